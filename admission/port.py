@@ -1,0 +1,60 @@
+"""The door: who may enter. Time is passed in; nothing here waits."""
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+Reason = Literal[
+    "capacity", "kv", "quota", "join_rate", "probation", "draining", "engine_stalled", "engine_down"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Somebody knocks."""
+
+    tenant: str = "default"
+    tick_s: float = 0.16
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Not now."""
+
+    reason: Reason
+    retry_after_s: float
+    message: str
+
+
+@dataclass(eq=False, slots=True)
+class Lease:
+    """A place taken; released exactly once, by `AdmissionPort.release`."""
+
+    tenant: str
+    admitted_at: float
+    released: bool = field(default=False)
+
+
+class AdmissionPort(Protocol):
+    """Gives out leases."""
+
+    def try_admit(self, now: float, request: Request) -> Lease | Rejection:
+        """A place, or why not. O(1)."""
+        ...
+
+    def release(self, now: float, lease: Lease) -> None:
+        """Give the place back. A second release of the same lease changes nothing."""
+        ...
+
+    def close(self, reason: Reason) -> None:
+        """Refuse everyone from now on (draining, engine down)."""
+        ...
+
+    @property
+    def active(self) -> int:
+        """Leases out."""
+        ...
+
+    @property
+    def limit(self) -> int:
+        """Leases that may be out."""
+        ...

@@ -1,0 +1,265 @@
+"""One answer of a turn-based model: transcripts → prompt → tokens, k per tick → clauses → voice.
+
+Tokens are asked for a few at a time and only while playback is less than `lead_s` ahead, so cancelling costs one
+quota. The first clause is cut early; later ones are spoken while the caller still listens to those before.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from engine.context import ContextTooLong
+from engine.lane import Lane
+from engine.listener import EndReason, SessionListener, Usage
+from engine.models.base import Message, Segment
+from engine.observer import Outcome, TurnOutcome, TurnStats
+from engine.response import Phase, ResponseRequest, Step, advance
+from engine.settings import Parts
+from engine.slo import Playhead, TickLedger
+from engine.speech.clauses import ClauseCutter
+from engine.work import TokenChunk
+
+SPOKEN_CHARS_PER_S = 14.0  # conversational English; only decides when decoding may pause
+
+
+class Answer:
+    """Runs in a task of its own; `take` and `beat` are called on the loop."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        lane: Lane,
+        state: object,
+        request: ResponseRequest,
+        listener: SessionListener,
+    ) -> None:
+        self.request = request
+        self.phase = Phase.RESOLVING
+        self.decided_at = parts.clock.now()
+        self.speech_stopped_at: float | None = None  # set by the session where the turn was spoken
+        self._parts = parts
+        self._lane = lane
+        self._state = state
+        self._listener = listener
+        self._playhead = Playhead()
+        self._cutter = ClauseCutter()
+        self._clauses: deque[str] = deque()  # decoded, not yet spoken; bounded by lead_s
+        self._progress = asyncio.Event()  # clauses came, or decoding is over
+        self._text = ""
+        self._tokens: list[int] = []
+        self._input_tokens = self._cached_tokens = 0
+        self._reason: EndReason = "completed"
+        self._error: str | None = None
+        self._paused = False  # decoding waits for playback
+        self._fresh = False  # output since the last beat
+        self._transcribed_at: float | None = None
+        self._first_token_at: float | None = None
+        self._first_output_at: float | None = None
+
+    # -- its task ------------------------------------------------------------
+
+    async def run(self, transcript: Callable[[str], Awaitable[str]]) -> None:
+        """From the request to `response_ended`. `transcript` gives the words of a spoken item."""
+        messages = await self._resolve(transcript)
+        self._transcribed_at = self._parts.clock.now()
+        if not messages or not messages[-1].text.strip():
+            self._finish()  # nothing intelligible was said: there is nothing to answer
+            return
+        model = self._parts.model
+        segments = await self._parts.pool.run(
+            model.prompt, self._state, self.request.instructions, messages
+        )
+        try:
+            self._begin(segments)
+        except ContextTooLong as error:
+            self._fail(str(error))
+            return
+        await self._speak()
+        self._finish()
+
+    async def _resolve(self, transcript: Callable[[str], Awaitable[str]]) -> list[Message]:
+        messages = []
+        for message in self.request.messages:
+            if message.item_id in self.request.pending_items:
+                message = Message(message.role, await transcript(message.item_id), message.item_id)
+            messages.append(message)
+        return messages
+
+    def _begin(self, segments: Sequence[Segment]) -> None:
+        spec, settings = self._parts.model.spec, self._parts.settings
+        plan = self._lane.context.reconcile(segments, self._max_tokens)
+        self._input_tokens, self._cached_tokens = plan.input_tokens, plan.keep_tokens
+        self.phase = advance(self.phase, Step.PROMPTED)
+        self._parts.model.begin(self._state)
+        self._lane.begin(
+            plan,
+            self.take,
+            decode=min(spec.decode_per_tick, self._max_tokens),
+            deadline=self.decided_at + settings.first_output_s,
+            stop=spec.stop_token_ids,
+            sampling=self._parts.model.sampling(),
+        )
+
+    @property
+    def _max_tokens(self) -> int:
+        asked, most = self.request.max_output_tokens, self._parts.settings.max_response_tokens
+        return most if asked is None else min(asked, most)
+
+    # -- tokens --------------------------------------------------------------
+
+    def take(self, chunk: TokenChunk, now: float) -> None:
+        """More tokens of this answer."""
+        if chunk.error is not None:
+            self._fail(chunk.error)
+            return
+        if self._first_token_at is None:
+            self._first_token_at = now
+        self._tokens.extend(chunk.token_ids)
+        self._fresh = self._fresh or not self.request.audio
+        self._say(self._parts.model.decode(self._state, chunk.token_ids).text, now)
+        if not chunk.finished:
+            return
+        if chunk.stopped or len(self._tokens) >= self._max_tokens:
+            if not chunk.stopped:
+                self._reason = "max_output_tokens"
+            self._decoded()
+        else:
+            self._go_on(now)
+
+    def _say(self, text: str, now: float) -> None:
+        if not text:
+            return
+        self._text += text
+        if self.request.audio:
+            self._clauses.extend(self._cutter.feed(text))
+            if self._clauses:
+                self._progress.set()
+        else:
+            self._first_output(now)
+            self._listener.response_text(self.request.response_id, text)
+
+    def _go_on(self, now: float) -> None:
+        """Ask for the next tick's tokens, unless playback is far enough ahead."""
+        ahead = self._playhead.ahead_s(now) + sum(map(len, self._clauses)) / SPOKEN_CHARS_PER_S
+        self._paused = self.request.audio and ahead > self._parts.settings.lead_s
+        if not self._paused:
+            left = self._max_tokens - len(self._tokens)
+            deadline = now + max(0.0, ahead) if self._first_output_at else self.decided_at
+            self._lane.more(min(self._parts.model.spec.decode_per_tick, left), deadline)
+
+    def _decoded(self) -> None:
+        self.phase = advance(self.phase, Step.DECODED)
+        if self.request.audio:
+            self._clauses.extend(self._cutter.flush())
+        self._progress.set()
+
+    # -- voice ---------------------------------------------------------------
+
+    async def _speak(self) -> None:
+        """Turn clauses into audio until there are no more."""
+        while True:
+            await self._progress.wait()
+            self._progress.clear()
+            while self._clauses:
+                clause = self._clauses.popleft()
+                pcm = await self._parts.pool.run(
+                    self._parts.model.speak, clause, self.request.voice, self.request.speed
+                )
+                if self.phase is Phase.ENDED:  # it failed while the voice worked
+                    return
+                self._deliver(clause, pcm)
+            if self.phase is not Phase.DECODING:
+                return
+
+    def _deliver(self, clause: str, pcm: bytes) -> None:
+        """Text first, then the audio that speaks it, in slices."""
+        rate, response_id = self._parts.model.spec.output_rate, self.request.response_id
+        now = self._parts.clock.now()
+        self._listener.response_text(response_id, clause)
+        if not pcm:  # a clause of signs alone is not spoken
+            return
+        self._first_output(now)
+        self._fresh = True
+        self._playhead.extend(now, len(pcm) / 2 / rate)
+        size = rate * self._parts.settings.slice_ms // 1000 * 2
+        for start in range(0, len(pcm), size):
+            self._listener.response_audio(response_id, pcm[start : start + size])
+
+    def _first_output(self, now: float) -> None:
+        if self._first_output_at is None:
+            self._first_output_at = now
+
+    # -- ends ----------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Nothing of this answer may follow. Its task is cancelled by the session."""
+        if self.phase is not Phase.ENDED:
+            self._lane.abandon()
+            self._end("cancelled")
+
+    def _fail(self, message: str) -> None:
+        self._reason, self._error = "failed", message
+        self._progress.set()
+        self._clauses.clear()
+        if self.phase is not Phase.ENDED:
+            self._finish()
+
+    def fail(self, message: str) -> None:
+        """A part of the engine broke while it worked for this answer."""
+        self._lane.abandon()
+        self._fail(message)
+
+    def _finish(self) -> None:
+        if self.phase is Phase.ENDED:
+            return
+        if self._tokens and self._error is None:
+            self._parts.model.remember(self._state, self._text, self._tokens)
+        self._end(self._reason)
+        self._lane.rest()
+        playback_s = max(0.0, self._playhead.ahead_s(self._parts.clock.now()))
+        self._parts.model.ended(self._state, round(1000 * playback_s))
+        usage = Usage(
+            self._input_tokens,
+            self._cached_tokens,
+            len(self._tokens),
+            output_audio_ms=round(1000 * self._playhead.sent_s),
+        )
+        self._listener.response_ended(self.request.response_id, self._reason, usage, self._error)
+
+    def _end(self, outcome: TurnOutcome) -> None:
+        self.phase = advance(self.phase, Step.END)
+        self._parts.observer.turn(
+            TurnStats(
+                self.decided_at,
+                self.speech_stopped_at,
+                self._transcribed_at,
+                self._first_token_at,
+                self._first_output_at,
+                self._parts.clock.now(),
+                len(self._tokens),
+                outcome,
+            )
+        )
+
+    # -- obligation ----------------------------------------------------------
+
+    def beat(self, now: float, period_s: float, ledger: TickLedger) -> None:
+        """One tick has passed: was what this answer owed delivered? Then decode on if playback allows."""
+        fresh, self._fresh = self._fresh, False
+        if self.phase in (Phase.DECODING, Phase.SPEAKING, Phase.RESOLVING):
+            self._judge(now, period_s, ledger, fresh)
+        if self._paused and self.phase is Phase.DECODING:
+            self._go_on(now)
+
+    def _judge(self, now: float, period_s: float, ledger: TickLedger, fresh: bool) -> None:
+        if self._first_output_at is None:
+            if now <= self.decided_at + self._parts.settings.first_output_s:
+                return  # nothing is owed yet
+            on_time = False
+        elif self.request.audio:
+            on_time = self._playhead.ahead_s(now) >= period_s
+        else:
+            on_time = fresh
+        start = now - period_s
+        outcome: Outcome = "on_time" if on_time else ("late" if fresh else "empty")
+        self._parts.observer.tick(ledger.record("speak", outcome, start, now, now))

@@ -1,0 +1,56 @@
+"""The listen loop: one batch of frames being heard at a time, of all sessions that have one.
+
+Batches form by themselves: whoever became ready while the last batch was heard is in the next. An idle server hears a
+frame at once; a busy one hears many in one call.
+"""
+
+import asyncio
+import logging
+
+from engine.clock import Clock
+from engine.models.base import InteractionModel
+from engine.pool import Pool
+from engine.session import Session
+from engine.work import Frame
+
+log = logging.getLogger("metronome.engine")
+
+
+class Ear:
+    """Owns the thread that hears, so that a slow transcription can never make a listening tick late."""
+
+    def __init__(self, model: InteractionModel, pool: Pool, clock: Clock) -> None:
+        self._model = model
+        self._pool = pool
+        self._clock = clock
+        self._ready: dict[str, Session] = {}  # insertion order is first come, first heard
+        self._wake = asyncio.Event()
+
+    def ready(self, session: Session) -> None:
+        """This session has something to hear. Idempotent."""
+        self._ready[session.id] = session
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Hear until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            sessions, self._ready = self._ready, {}
+            batch = [(s, frame) for s in sessions.values() if (frame := s.next_frame()) is not None]
+            if batch:
+                await self._hear(batch)
+
+    async def _hear(self, batch: list[tuple[Session, Frame]]) -> None:
+        ticks = [(session.state, frame.pcm) for session, frame in batch]
+        try:
+            heard = await self._pool.run(self._model.hear, ticks)
+        except Exception:
+            log.exception("hearing failed for %d sessions", len(batch))
+            for session, _ in batch:
+                session.fail("engine_unavailable", "The speech detector failed.")
+            return
+        now = self._clock.now()
+        for (session, frame), result in zip(batch, heard, strict=True):
+            if not session.closed:
+                session.heard(frame, result, now)

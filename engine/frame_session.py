@@ -1,0 +1,78 @@
+"""A call with a frame-locked model: each tick of audio enters the context and a tick of output comes back."""
+
+from engine.inbox import ClearMark, CommitMark
+from engine.lane import Lane
+from engine.listener import SessionListener
+from engine.models.base import Heard, SessionSetup
+from engine.response import ResponseRequest
+from engine.session import EarPort, Session, Spawn
+from engine.settings import Parts
+from engine.work import Frame, TokenChunk
+
+
+class FrameSession(Session):
+    """One frame at a time: heard, fed, decoded, delivered; the next one waits in the inbox meanwhile."""
+
+    def __init__(
+        self,
+        session_id: str,
+        setup: SessionSetup,
+        listener: SessionListener,
+        parts: Parts,
+        ear: EarPort,
+        spawn: Spawn,
+    ) -> None:
+        super().__init__(session_id, setup, listener, parts, ear, spawn)
+        self._lane = Lane(session_id, parts.stepper, parts.limits)
+        self._speaking = False
+        self._tokens: tuple[int, ...] = ()  # of the frame being decoded
+
+    def heard(self, frame: Frame, heard: Heard, now: float) -> None:
+        chunk = heard.chunk
+        if chunk is None or self.closed:
+            super().heard(frame, heard, now)
+        else:
+            self._tokens = ()
+            self._lane.feed(chunk.token_ids, chunk.decode, frame.deadline, self._take)
+
+    def _take(self, chunk: TokenChunk, now: float) -> None:
+        if chunk.error is not None:
+            self.fail("engine_unavailable", chunk.error)
+            return
+        self._tokens += chunk.token_ids
+        if not chunk.finished:
+            return
+        frame, self._hearing = self._hearing, None
+        assert frame is not None, self.id
+        output = self._parts.model.decode(self.state, self._tokens)
+        if output.speaking:
+            self._speaking = True
+            self.listener.spoke(output.pcm, output.text)
+        elif self._speaking:
+            self._speaking = False
+            self.listener.fell_silent()
+        if frame.seq > self._counted:
+            self._parts.observer.tick(
+                self.ledger.judge("frame", frame.ready_at, now, frame.deadline, fresh=True)
+            )
+        if self._inbox.head() is not None:
+            self._ear.ready(self)
+
+    def _act(self, heard: Heard) -> None:
+        """A frame without a chunk: the model only listened."""
+
+    def _met(self, mark: CommitMark | ClearMark) -> None:
+        """Commits and clears do not move a model that hears every frame; see docs on full duplex."""
+
+    def respond(self, request: ResponseRequest) -> None:
+        """The model speaks when it decides to; a request is no more than a nudge it does not feel yet."""
+
+    def cancel(self, response_id: str) -> None:
+        """What is cancelled is what the client hears; the model goes on with the next frame."""
+        self._speaking = False
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        self._lane.close()

@@ -1,0 +1,101 @@
+"""One resident context in the backend, and whoever is decoding from it now."""
+
+from collections.abc import Callable
+
+from engine.context import ContextLimits, Reconciled, ResidentContext
+from engine.stepping import Stepper
+from engine.work import Append, Drop, Sampling, TokenChunk
+
+Taker = Callable[[TokenChunk, float], None]
+
+
+class Lane:
+    """Keeps the mirror true whatever becomes of the answers: tokens of an abandoned one still enter the context."""
+
+    def __init__(self, lane_id: str, stepper: Stepper, limits: ContextLimits) -> None:
+        self.id = lane_id
+        self.context = ResidentContext(limits)
+        self.epoch = 0  # of the answer that may take chunks; older chunks only move the mirror
+        self._stepper = stepper
+        self._taker: Taker | None = None  # None while nobody decodes
+        self._stop_token_ids: tuple[int, ...] = ()
+        self._sampling = Sampling()
+
+    def begin(
+        self,
+        plan: Reconciled,
+        taker: Taker,
+        *,
+        decode: int,
+        deadline: float,
+        stop: tuple[int, ...],
+        sampling: Sampling,
+    ) -> None:
+        """Bring the context to where `plan` says and decode the first tokens of a new answer."""
+        self.epoch += 1
+        self._taker, self._stop_token_ids, self._sampling = taker, stop, sampling
+        if plan.drop is not None:
+            self._stepper.drop(Drop(self.id, *plan.drop))
+        self._submit(plan.token_ids, decode, deadline, plan.keep_tokens)
+
+    def more(self, decode: int, deadline: float) -> None:
+        """Go on decoding."""
+        self._submit((), decode, deadline, None)
+
+    def _submit(
+        self, token_ids: tuple[int, ...], decode: int, deadline: float, keep: int | None
+    ) -> None:
+        append = Append(
+            self.id,
+            self.epoch,
+            token_ids,
+            decode,
+            deadline,
+            self._stop_token_ids,
+            self._sampling,
+            keep,
+        )
+        self._stepper.submit(append, self)
+
+    def feed(self, token_ids: tuple[int, ...], decode: int, deadline: float, taker: Taker) -> None:
+        """Append a tick of a frame-locked model."""
+        self._taker = taker
+        self._trim()
+        self._submit(token_ids, decode, deadline, None)
+
+    def _trim(self) -> None:
+        """Cut the context back if it has outgrown its window."""
+        if self._stepper.is_dropping(self.id):
+            return
+        cut = self.context.due_drop()
+        if cut is not None:
+            self.context.dropped(*cut)
+            self._stepper.drop(Drop(self.id, *cut))
+
+    def abandon(self) -> None:
+        """Nobody wants more tokens; those under way go to the mirror only."""
+        self.epoch += 1
+        self._taker = None
+        self._stepper.withdraw(self.id)
+
+    def rest(self) -> None:
+        """An answer ended by itself: use the quiet to cut the context back."""
+        self._taker = None
+        self._trim()
+
+    def close(self) -> None:
+        self._taker = None
+        self._stepper.close(self.id)
+
+    # -- ChunkSink -----------------------------------------------------------
+
+    def sent(self, append: Append) -> None:
+        self.context.appended(append.keep_tokens, append.token_ids)
+
+    def take(self, chunk: TokenChunk, now: float) -> None:
+        if chunk.error is not None:
+            self.context.reset()
+        else:
+            self.context.sampled(chunk.token_ids)
+        if chunk.epoch == self.epoch and self._taker is not None:
+            self._taker(chunk, now)

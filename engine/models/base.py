@@ -1,0 +1,205 @@
+"""The contract of an interaction model: what a tick appends, what it decodes, how voice comes out.
+
+Neutral types only: no vLLM, no torch, no event names. Where each method runs is part of the contract, because a slow
+method in the wrong place stalls every call:
+
+    loop    the event loop; microseconds
+    pool    a thread of the CPU pool; milliseconds; must not share mutable state between sessions
+    engine  the one engine thread; nothing here runs there
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from engine.work import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """What a deployment must know of a model before the first call."""
+
+    id: str
+    tick_ms: int
+    input_rate: int  # Hz of the pcm16 handed to `hear`; resampling to the model's own rate is the model's job
+    output_rate: int  # Hz of the pcm16 that comes out
+    decode_per_tick: int  # tokens decoded per tick while speaking
+    decides_turns: bool  # True: frame-locked, the model itself opens and closes responses
+    hears_inline: bool = False  # `hear` takes microseconds per session: call it on the loop, not in the pool
+    stop_token_ids: tuple[int, ...] = ()
+    quality: str = ""  # a label for /v1/models and the log, e.g. "demo"
+    owned_by: str = "metronome"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetection:
+    """When speech counts as begun and as ended. None of it applies where `enabled` is False (push to talk)."""
+
+    enabled: bool = True
+    threshold: float = 0.5  # speech probability, 0–1
+    prefix_padding_ms: int = 300
+    silence_duration_ms: int = 500
+    idle_timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSetup:
+    """The session's settings that a model looks at."""
+
+    instructions: str = ""
+    turn_detection: TurnDetection = field(default_factory=TurnDetection)
+    input_rate: int = 24_000
+    language: str | None = None
+    tools: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The caller began to speak, `at_ms` into all audio ever pushed (prefix padding included)."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechPaused:
+    """Silence long enough to start transcribing on speculation, too short to end the turn."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """The turn is over; speech ended `at_ms` into all audio ever pushed."""
+
+    at_ms: int
+    decided_ms: int = 0  # where it was decided: `at_ms` and the silence after it
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTimeout:
+    """Nobody has spoken for `idle_timeout_ms` since the last response ended."""
+
+    start_ms: int
+    at_ms: int
+
+
+Signal = SpeechStarted | SpeechPaused | SpeechStopped | IdleTimeout
+
+
+class AudioChunk(msgspec.Struct, frozen=True, gc=False):
+    """One tick of audio as tokens that enter the context, and how many tokens to decode after them."""
+
+    token_ids: tuple[int, ...]
+    decode: int
+
+
+class Heard(msgspec.Struct, frozen=True, gc=False):
+    """What one tick of audio led to."""
+
+    signals: tuple[Signal, ...] = ()
+    chunk: AudioChunk | None = None  # frame-locked models: every tick; turn-based ones: never
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """Caller audio cut out for transcription."""
+
+    pcm: bytes  # float32 mono, little endian, at the transcriber's rate
+    start_ms: int
+    stop_ms: int
+    voiced_ms: int  # how much of it the detector called speech; grows when speech resumes after a pause
+
+    @property
+    def duration_s(self) -> float:
+        return (self.stop_ms - self.start_ms) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of the conversation as the model must see it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str
+    item_id: str = ""
+
+
+class TickOutput(msgspec.Struct, frozen=True, gc=False):
+    """What a chunk of tokens means."""
+
+    text: str = ""
+    pcm: bytes = b""  # frame-locked models: the output frame; empty when silent
+    speaking: bool = True  # frame-locked models: False while listening
+
+
+class InteractionModel(Protocol):
+    """One model family. `state` is whatever `open` returned; the engine never looks inside."""
+
+    spec: ModelSpec
+
+    def open(self, setup: SessionSetup) -> Any:
+        """A new session's state. [loop]"""
+        ...
+
+    def configure(self, state: Any, setup: SessionSetup) -> None:
+        """The session's settings changed. [loop, never while `hear` runs for this session]"""
+        ...
+
+    def hear(self, batch: Sequence[tuple[Any, bytes]]) -> list[Heard]:
+        """Consume one tick of pcm16 per session, all sessions in one call. [pool]"""
+        ...
+
+    def utterance(self, state: Any, *, cut: bool) -> Utterance | None:
+        """The audio of the current turn; `cut` ends the turn and clears the buffer. None if there is none. [loop]"""
+        ...
+
+    def clear(self, state: Any) -> None:
+        """Forget buffered caller audio and any speech under way. [loop]"""
+        ...
+
+    def transcribe(self, utterance: Utterance) -> str:
+        """What was said; empty if nothing intelligible was. [pool]"""
+        ...
+
+    def prompt(self, state: Any, instructions: str, messages: Sequence[Message]) -> Sequence[Segment]:
+        """The whole context for an answer: header, then messages, then the cue to speak. [pool]"""
+        ...
+
+    def decode(self, state: Any, token_ids: Sequence[int]) -> TickOutput:
+        """What these tokens mean, incrementally. [loop]"""
+        ...
+
+    def remember(self, state: Any, text: str, token_ids: Sequence[int]) -> None:
+        """An answer ended: `prompt` spells an assistant message of this text with these sampled tokens. [loop]
+
+        By text, because the engine never learns the item's id. As far as the message agrees (it may have been
+        truncated), `prompt` uses these tokens: tokenising again may give others, and then the resident context could
+        not be kept. Bounded by the model.
+        """
+        ...
+
+    def begin(self, state: Any) -> None:
+        """A new response starts: reset incremental decoding, stop waiting for the caller. [loop]"""
+        ...
+
+    def ended(self, state: Any, playback_ms: int) -> None:
+        """The response is over and will have been heard in `playback_ms`: idle time counts from there. [loop]"""
+        ...
+
+    def speak(self, text: str, voice: str, speed: float) -> bytes:
+        """pcm16 at `spec.output_rate` for one clause, silence trimmed. [pool]"""
+        ...
+
+    def sampling(self) -> Sampling:
+        """How answers are drawn."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tokens that a window may only drop whole: the header, one message, or the cue to speak."""
+
+    token_ids: tuple[int, ...]
+    kind: Literal["header", "message", "cue"]
+    item_id: str = ""

@@ -1,0 +1,56 @@
+"""What a language model reads of a conversation, and what its tokens mean. Interfaces only."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.models.base import Message
+
+
+class Detokenizer(Protocol):
+    """Tokens of one answer to text, a few at a time."""
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        """The text these tokens complete; never half a character, never a control token."""
+        ...
+
+
+class ChatFormat(Protocol):
+    """The token layout of one model's conversations.
+
+    Every method is a pure function of its arguments and safe on any thread. Joined in order, header,
+    messages and cue are what the model was trained to read, token for token, whatever the messages are;
+    and an answer's message starts with the cue, so that a conversation only ever grows at its end.
+    """
+
+    stop_token_ids: tuple[int, ...]
+    cue: tuple[int, ...]  # "now the assistant speaks"
+
+    def header(self, instructions: str) -> tuple[int, ...]:
+        """The start of every context: what the assistant is and how it should talk."""
+        ...
+
+    def message(self, message: Message, sampled: Sequence[int] = ()) -> tuple[int, ...]:
+        """One turn. `sampled` are the tokens the model itself wrote for it, where that is known.
+
+        Text can be tokenised in several ways and the model need not have chosen the tokenizer's. As many
+        of the sampled tokens are used as spell the beginning of the message's text; so an answer that was
+        spoken in full continues the resident context exactly, and one cut short keeps what was said.
+        """
+        ...
+
+    def detokenizer(self) -> Detokenizer:
+        """For a new answer."""
+        ...
+
+
+def spoken_prefix(text: str, sampled: Sequence[int], detokenizer: Detokenizer) -> tuple[int, str]:
+    """How many of the sampled tokens spell the beginning of `text`, and the text they spell."""
+    best, spelled, written = 0, "", ""
+    for index, token in enumerate(sampled):
+        fresh = detokenizer.feed((token,))
+        written += fresh
+        if not text.startswith(written):
+            break
+        if fresh:  # a token that completes nothing belongs to the character that follows
+            best, spelled = index + 1, written
+    return best, spelled

@@ -1,0 +1,40 @@
+"""Where CPU work of the speech parts runs: threads of our own, never the event loop or the engine thread."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Pool(Protocol):
+    """Runs a function somewhere and awaits its result."""
+
+    async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def shutdown(self) -> None: ...
+
+
+class CpuPool:
+    """A fixed number of threads. What is queued behind them is bounded by its callers: one job per session and kind."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+
+    def shutdown(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class InlinePool:
+    """Runs the function at once, on the loop: for virtual time, and for models whose work takes microseconds."""
+
+    async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
+
+    def shutdown(self) -> None: ...

@@ -1,0 +1,192 @@
+"""One call, as the engine sees it: an inbox that is heard in order, and whatever the model makes of it.
+
+Everything here runs on the event loop. `TurnSession` serves turn-based models (listen, then answer); `FrameSession`
+serves frame-locked ones (every tick in, every tick out).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from engine.framer import Framer
+from engine.grid import TickGrid
+from engine.inbox import ClearMark, CommitMark, FrameInbox, Refused
+from engine.listener import SessionListener
+from engine.models.base import Heard, SessionSetup
+from engine.observer import TickKind
+from engine.response import ResponseRequest
+from engine.settings import Parts
+from engine.slo import TickLedger
+from engine.work import Frame
+
+Spawn = Callable[[str, Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
+
+
+class EarPort(Protocol):
+    """Where a session says that it has something to hear."""
+
+    def ready(self, session: "Session") -> None: ...
+
+
+class Session:
+    """The ear's side of a call. `spawn` runs a job under the engine; a job that breaks fails this session only."""
+
+    def __init__(
+        self,
+        session_id: str,
+        setup: SessionSetup,
+        listener: SessionListener,
+        parts: Parts,
+        ear: EarPort,
+        spawn: Spawn,
+    ) -> None:
+        spec = parts.model.spec
+        self.id = session_id
+        self.setup = setup
+        self.listener = listener
+        self.state = parts.model.open(setup)  # the model's own
+        self.closed = False
+        self.ledger = TickLedger()
+        self._parts = parts
+        self._ear = ear
+        self._spawn = spawn
+        self._framer = Framer(setup.input_rate * spec.tick_ms // 1000 * 2)
+        self._grid = TickGrid(spec.tick_ms / 1000)
+        self._inbox = FrameInbox(
+            int(parts.settings.inbox_s * setup.input_rate) * 2, drop_oldest=spec.decides_turns
+        )
+        self._seq = 0
+        self._new_setup: SessionSetup | None = None  # applied between two frames
+        self._counted = -1  # newest frame already judged late while it waited
+        self._hearing: Frame | None = None  # being heard now
+
+    # -- the caller's side ---------------------------------------------------
+
+    def push_audio(self, pcm: bytes, now: float) -> Refused | None:
+        """Caller audio that arrived at `now`: mono pcm16 at the session's input rate."""
+        if not self._inbox.has_room(len(pcm)):
+            return Refused(self._parts.settings.inbox_s)
+        for piece in self._framer.push(pcm):
+            self._put(piece, now)
+        if self._hearing is None and self._inbox.head() is not None:
+            self._ear.ready(self)
+        return None
+
+    def configure(self, setup: SessionSetup) -> None:
+        """New settings, from the next frame on."""
+        self._new_setup = setup
+        self._ear.ready(self)
+
+    def commit(self, item_id: str) -> bool:
+        """All audio pushed so far becomes the user item `item_id`. False: too many commits wait."""
+        self._flush()
+        return self._mark(CommitMark(item_id))
+
+    def clear_audio(self) -> None:
+        """Forget what was pushed since the last commit."""
+        self._framer.flush()
+        self._mark(ClearMark())
+
+    def respond(self, request: ResponseRequest) -> None:
+        """Answer."""
+        raise NotImplementedError
+
+    def cancel(self, response_id: str) -> None:
+        """Stop an answer; nothing of it follows."""
+        raise NotImplementedError
+
+    def _mark(self, mark: CommitMark | ClearMark) -> bool:
+        taken = self._inbox.mark(mark)
+        self._ear.ready(self)
+        return taken
+
+    def _flush(self) -> None:
+        rest = self._framer.flush()
+        if rest:
+            self._put(rest, self._parts.clock.now())
+
+    def _put(self, pcm: bytes, now: float) -> None:
+        frame = Frame(self._seq, pcm, now, self._grid.place(now))
+        self._seq += 1
+        for gone in self._inbox.put(frame):
+            self._parts.observer.tick(
+                self.ledger.record("frame", "dropped", gone.ready_at, now, gone.deadline)
+            )
+
+    # -- the ear's side ------------------------------------------------------
+
+    def next_frame(self) -> Frame | None:
+        """Take the next frame to hear, applying settings and marks on the way; None if there is none."""
+        if self._hearing is not None or self.closed:
+            return None
+        if self._new_setup is not None:
+            self._apply(self._new_setup)
+            self._new_setup = None
+        while (entry := self._inbox.head()) is not None:
+            self._inbox.pop()
+            if isinstance(entry, Frame):
+                self._hearing = entry
+                return entry
+            self._met(entry)
+        return None
+
+    def heard(self, frame: Frame, heard: Heard, now: float) -> None:
+        """The model has consumed `frame`."""
+        self._hearing = None
+        if frame.seq > self._counted:
+            self._parts.observer.tick(
+                self.ledger.judge("listen", frame.ready_at, now, frame.deadline, fresh=True)
+            )
+        self._act(heard)
+        if self._inbox.head() is not None:
+            self._ear.ready(self)
+
+    def _apply(self, setup: SessionSetup) -> None:
+        if setup.input_rate != self.setup.input_rate:
+            self._framer = Framer(setup.input_rate * self._parts.model.spec.tick_ms // 1000 * 2)
+        self.setup = setup
+        self._parts.model.configure(self.state, setup)
+
+    def _met(self, mark: CommitMark | ClearMark) -> None:
+        """A mark has come to the head of the inbox."""
+        raise NotImplementedError
+
+    def _act(self, heard: Heard) -> None:
+        """Do what hearing led to."""
+        raise NotImplementedError
+
+    # -- time ----------------------------------------------------------------
+
+    def beat(self, now: float, period_s: float) -> None:
+        """Once per tick: count what is overdue as missed now, not when it is served at last."""
+        self._count_overdue(self._hearing, now)
+        for frame in self._inbox.frames():
+            if not self._count_overdue(frame, now):
+                break
+
+    def _count_overdue(self, frame: Frame | None, now: float) -> bool:
+        if frame is None or frame.deadline >= now:
+            return False
+        if frame.seq > self._counted:
+            self._counted = frame.seq
+            kind: TickKind = "frame" if self._parts.model.spec.decides_turns else "listen"
+            self._parts.observer.tick(
+                self.ledger.record(kind, "late", frame.ready_at, now, frame.deadline)
+            )
+        return True
+
+    @property
+    def answering(self) -> bool:
+        """True while a reply is under way."""
+        return False
+
+    def fail(self, code: str, message: str) -> None:
+        """The engine lost this session."""
+        if not self.closed:
+            self.close()
+            self.listener.failed(code, message)
+
+    def close(self) -> None:
+        """Stop everything; the context is freed with the next step. Idempotent."""
+        self.closed = True
+        self._inbox.clear()

@@ -1,0 +1,38 @@
+"""What the engine is told once, and the parts that its sessions share."""
+
+from dataclasses import dataclass
+
+from engine.clock import Clock
+from engine.context import ContextLimits
+from engine.models.base import InteractionModel
+from engine.observer import Observer
+from engine.pool import Pool
+from engine.stepping import Stepper
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Bounds and budgets."""
+
+    inbox_s: float = 330.0  # undigested caller audio per session: one legal 15 MiB append of 24 kHz pcm16 is 328 s
+    lead_s: float = 4.0  # decoding pauses while playback is this far ahead
+    first_output_s: float = (
+        1.5  # from a decided turn to its first output; ticks after that are missed
+    )
+    max_response_tokens: int = 256
+    prefill_budget: int = 512  # new tokens per step, see planner
+    pool_threads: int = 2  # transcription and voice
+    slice_ms: int = 200  # length of one audio delta
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every session of one engine shares."""
+
+    model: InteractionModel
+    stepper: Stepper
+    pool: Pool  # transcription, prompts, voice
+    clock: Clock
+    observer: Observer
+    settings: EngineSettings
+    limits: ContextLimits

@@ -1,0 +1,144 @@
+"""Finds the caller's turns in a stream of speech probabilities. Pure: one number per 32 ms in, signals out.
+
+A frame is *voiced* once its probability reaches the threshold, and stays so until it falls under the
+exit threshold (hysteresis, as Silero's authors do it). Three voiced frames in a row begin a turn, so
+that a click does not; enough unvoiced frames in a row end it:
+
+    QUIET    --3 voiced frames-------------> SPEAKING   SpeechStarted
+    SPEAKING --7 unvoiced frames-----------> SPEAKING   SpeechPaused, once per silence
+    SPEAKING --silence_duration unvoiced---> QUIET      SpeechStopped
+    SPEAKING --longest turn reached--------> QUIET      SpeechStopped; what follows is the next turn
+    QUIET    --nobody spoke since arm_idle-> QUIET      IdleTimeout, once per arm_idle
+
+Every SpeechStarted is followed by exactly one SpeechStopped, unless the owner says to forget the turn
+(`reset`, or turn detection switched off). Positions count all audio ever pushed.
+"""
+
+import enum
+
+from engine.models.base import (
+    IdleTimeout,
+    Signal,
+    SpeechPaused,
+    SpeechStarted,
+    SpeechStopped,
+    TurnDetection,
+)
+from engine.speech.ports import FRAME_MS
+
+TAIL_MS = 200  # silence kept after the last voiced frame; a transcriber cuts off words without it
+_START_FRAMES = 3
+_PAUSE_FRAMES = 7  # 224 ms: covers the tail, so the turn's audio is complete when the pause is told
+_HYSTERESIS = 0.15
+
+
+class Phase(enum.Enum):
+    """Whether a turn is under way."""
+
+    QUIET = enum.auto()
+    SPEAKING = enum.auto()
+
+
+class TurnDetector:
+    """The turns of one session."""
+
+    def __init__(self, settings: TurnDetection, max_turn_ms: int = 110_000) -> None:
+        self.phase = Phase.QUIET
+        self.start_ms = 0  # where the turn under way begins, prefix padding included
+        self.voiced_ms = 0  # how much of it is voiced
+        self._settings = settings
+        self._max_turn_ms = max_turn_ms
+        self._now_ms = 0  # end of the newest frame
+        self._voiced_end_ms = 0  # end of the newest voiced frame
+        self._floor_ms = 0  # audio before this belongs to an earlier turn, or was forgotten
+        self._voiced = False  # the newest frame was
+        self._run = 0  # frames in a row that are voiced (QUIET) or unvoiced (SPEAKING)
+        self._idle_from_ms: int | None = None  # nobody has spoken since here; None: not waiting
+
+    @property
+    def now_ms(self) -> int:
+        """The end of the newest frame."""
+        return self._now_ms
+
+    @property
+    def end_ms(self) -> int:
+        """Where the turn under way would end if nothing more were said: the last voiced frame and a tail."""
+        return min(self._voiced_end_ms + TAIL_MS, self._now_ms)
+
+    @property
+    def keep_from_ms(self) -> int:
+        """Audio from here on may still become part of a turn."""
+        if self.phase is Phase.SPEAKING:
+            return self.start_ms
+        run_ms = self._run * FRAME_MS
+        return max(self._floor_ms, self._now_ms - run_ms - self._settings.prefix_padding_ms)
+
+    def configure(self, settings: TurnDetection) -> None:
+        """Judge the next frame by `settings`; switching detection off forgets the turn under way."""
+        self._settings = settings
+        if not settings.enabled:
+            self.reset(self._floor_ms)
+            self._idle_from_ms = None
+
+    def reset(self, floor_ms: int) -> None:
+        """Forget the turn under way; no turn to come reaches back before `floor_ms`."""
+        self.phase = Phase.QUIET
+        self._voiced = False
+        self._run = 0
+        self._floor_ms = max(self._floor_ms, floor_ms)
+
+    def arm_idle(self, from_ms: int) -> None:
+        """Start waiting for the caller, `from_ms` into all audio (where the answer's playback ends)."""
+        self._idle_from_ms = from_ms
+
+    def disarm_idle(self) -> None:
+        """Stop waiting: an answer is under way."""
+        self._idle_from_ms = None
+
+    def skip(self) -> None:
+        """Pass over one frame without judging it (push to talk)."""
+        self._now_ms += FRAME_MS
+
+    def push(self, probability: float) -> Signal | None:
+        """Judge one frame; at most one thing happens per frame."""
+        settings = self._settings
+        self._now_ms += FRAME_MS
+        enough = max(settings.threshold - _HYSTERESIS, 0.01) if self._voiced else settings.threshold
+        self._voiced = probability >= enough
+        if self._voiced:
+            self._voiced_end_ms = self._now_ms
+        return self._speaking() if self.phase is Phase.SPEAKING else self._quiet()
+
+    def _quiet(self) -> Signal | None:
+        self._run = self._run + 1 if self._voiced else 0
+        if self._run >= _START_FRAMES:
+            return self._start()
+        timeout_ms = self._settings.idle_timeout_ms
+        since_ms = self._idle_from_ms
+        if self._run or since_ms is None or timeout_ms is None:
+            return None
+        if self._now_ms < since_ms + timeout_ms:
+            return None
+        self._idle_from_ms = None
+        return IdleTimeout(since_ms, self._now_ms)
+
+    def _start(self) -> SpeechStarted:
+        begun_ms = self._now_ms - self._run * FRAME_MS
+        self.start_ms = max(self._floor_ms, begun_ms - self._settings.prefix_padding_ms)
+        self.voiced_ms = self._run * FRAME_MS
+        self.phase = Phase.SPEAKING
+        self._run = 0
+        self._idle_from_ms = None
+        return SpeechStarted(self.start_ms)
+
+    def _speaking(self) -> Signal | None:
+        self._run = 0 if self._voiced else self._run + 1
+        if self._voiced:
+            self.voiced_ms += FRAME_MS
+        stop_frames = max(1, -(-self._settings.silence_duration_ms // FRAME_MS))
+        too_long = self._now_ms - self.start_ms >= self._max_turn_ms
+        if self._run >= stop_frames or too_long:
+            ended_ms = self.end_ms
+            self.reset(ended_ms)
+            return SpeechStopped(self._voiced_end_ms, self._now_ms)
+        return SpeechPaused(self._voiced_end_ms) if self._run == _PAUSE_FRAMES else None

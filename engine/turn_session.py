@@ -1,0 +1,170 @@
+"""A call with a turn-based model: listen, transcribe (on speculation in the pause), answer."""
+
+import asyncio
+from collections import OrderedDict
+
+from engine.answer import Answer
+from engine.inbox import ClearMark, CommitMark
+from engine.lane import Lane
+from engine.listener import SessionListener, Usage
+from engine.models.base import (
+    Heard,
+    IdleTimeout,
+    SessionSetup,
+    Signal,
+    SpeechPaused,
+    SpeechStarted,
+    SpeechStopped,
+    Utterance,
+)
+from engine.response import Phase, ResponseRequest
+from engine.session import EarPort, Session, Spawn
+from engine.settings import Parts
+
+KEPT_TRANSCRIPTS = 64  # an answer waits for at most the newest few; older words are in its messages
+MAX_PARALLEL_ANSWERS = 8  # one in the conversation, the others out of band
+
+
+class TurnSession(Session):
+    """Adds turns, transcripts and answers to a session."""
+
+    def __init__(
+        self,
+        session_id: str,
+        setup: SessionSetup,
+        listener: SessionListener,
+        parts: Parts,
+        ear: EarPort,
+        spawn: Spawn,
+    ) -> None:
+        super().__init__(session_id, setup, listener, parts, ear, spawn)
+        self._lane = Lane(session_id, parts.stepper, parts.limits)
+        self._answers: dict[str, tuple[Answer, Lane, asyncio.Task[None]]] = {}
+        self._transcripts: OrderedDict[str, asyncio.Task[str]] = OrderedDict()
+        self._guess: tuple[int, asyncio.Task[str]] | None = None  # (voiced_ms, its words)
+        self._turn_over = False  # a SpeechStopped is being told: a commit now means that turn
+        self._speech_stopped_at: float | None = None  # consumed by the answer to it
+
+    # -- turns ---------------------------------------------------------------
+
+    def commit(self, item_id: str) -> bool:
+        if self._turn_over:  # what the detector found, not what has arrived since
+            self._turn_over = False
+            self._cut(item_id)
+            return True
+        return super().commit(item_id)
+
+    def _met(self, mark: CommitMark | ClearMark) -> None:
+        if isinstance(mark, CommitMark):
+            self._cut(mark.item_id)
+        else:
+            self._guess = None
+            self._parts.model.clear(self.state)
+
+    def _act(self, heard: Heard) -> None:
+        for signal in heard.signals:
+            if self.closed:
+                return
+            self._tell(signal)
+
+    def _tell(self, signal: Signal) -> None:
+        if isinstance(signal, SpeechStarted):
+            self._guess = None
+            self.listener.speech_started(signal.at_ms)
+        elif isinstance(signal, SpeechPaused):
+            self._speculate()
+        elif isinstance(signal, SpeechStopped):
+            self._speech_stopped_at = self._parts.clock.now()
+            self._turn_over = True
+            self.listener.speech_stopped(signal.at_ms)
+            self._turn_over = False
+        elif isinstance(signal, IdleTimeout):
+            self.listener.idle_timeout(signal.start_ms, signal.at_ms)
+
+    def _speculate(self) -> None:
+        """Transcribe in the pause: if silence lasts, the words are there when the turn is decided."""
+        utterance = self._parts.model.utterance(self.state, cut=False)
+        if utterance is not None and (self._guess is None or self._guess[0] != utterance.voiced_ms):
+            self._guess = utterance.voiced_ms, self._spawn(self.id, self._words(utterance))
+
+    def _cut(self, item_id: str) -> None:
+        utterance = self._parts.model.utterance(self.state, cut=True)
+        guess, self._guess = self._guess, None
+        task = self._spawn(self.id, self._transcribe(item_id, utterance, guess))
+        self._transcripts[item_id] = task
+        while len(self._transcripts) > KEPT_TRANSCRIPTS:
+            self._transcripts.popitem(last=False)
+
+    async def _transcribe(
+        self, item_id: str, utterance: Utterance | None, guess: tuple[int, asyncio.Task[str]] | None
+    ) -> str:
+        if utterance is None:
+            words = ""
+        elif guess is not None and guess[0] == utterance.voiced_ms:
+            words = await guess[1]
+        else:
+            words = await self._words(utterance)
+        if not self.closed:
+            self.listener.transcribed(item_id, words, utterance.duration_s if utterance else 0.0)
+        return words
+
+    async def _words(self, utterance: Utterance) -> str:
+        return await self._parts.pool.run(self._parts.model.transcribe, utterance)
+
+    async def _transcript(self, item_id: str) -> str:
+        """The words of a spoken item; empty if it is not known (deleted, or never spoken)."""
+        task = self._transcripts.get(item_id)
+        return "" if task is None else await asyncio.shield(task)
+
+    # -- answers -------------------------------------------------------------
+
+    def respond(self, request: ResponseRequest) -> None:
+        if len(self._answers) >= MAX_PARALLEL_ANSWERS:
+            self.listener.response_ended(
+                request.response_id, "failed", Usage(), "too many responses at once"
+            )
+            return
+        lane, state = self._lane, self.state
+        if request.out_of_band:
+            lane = Lane(f"{self.id}/{request.response_id}", self._parts.stepper, self._parts.limits)
+            state = self._parts.model.open(self.setup)
+        answer = Answer(self._parts, lane, state, request, self.listener)
+        answer.speech_stopped_at, self._speech_stopped_at = self._speech_stopped_at, None
+        task = self._spawn(self.id, self._answer(answer, lane))
+        self._answers[request.response_id] = answer, lane, task
+
+    async def _answer(self, answer: Answer, lane: Lane) -> None:
+        try:
+            await answer.run(self._transcript)
+        finally:
+            self._answers.pop(answer.request.response_id, None)
+            if lane is not self._lane:
+                lane.close()
+
+    def cancel(self, response_id: str) -> None:
+        entry = self._answers.get(response_id)
+        if entry is not None:
+            answer, _, task = entry
+            answer.cancel()
+            task.cancel()
+
+    @property
+    def answering(self) -> bool:
+        return any(a.phase is not Phase.ENDED for a, _, _ in self._answers.values())
+
+    def beat(self, now: float, period_s: float) -> None:
+        super().beat(now, period_s)
+        for answer, _, _ in list(self._answers.values()):
+            answer.beat(now, period_s, self.ledger)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        for response_id in list(self._answers):
+            self.cancel(response_id)
+        for task in self._transcripts.values():
+            task.cancel()
+        if self._guess is not None:
+            self._guess[1].cancel()
+        self._lane.close()

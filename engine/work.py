@@ -1,0 +1,94 @@
+"""The values that pass between a session, the planner and a backend.
+
+Hot values are frozen `msgspec.Struct`s (about 0.15 us to make, against 0.6 us for a frozen dataclass): one of each is
+made per session and tick.
+"""
+
+import msgspec
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One tick's worth of caller audio."""
+
+    seq: int  # 0, 1, 2 … within the session
+    pcm: bytes  # mono pcm16, little endian, at the session's input rate
+    ready_at: float  # instant its last byte arrived, seconds on the engine's clock
+    deadline: float  # instant by which the model must have heard it
+
+
+class Sampling(msgspec.Struct, frozen=True, gc=False):
+    """How the next tokens are drawn."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+class Append(msgspec.Struct, frozen=True, gc=False):
+    """Tokens to add to a session's resident context, and how many to decode after them.
+
+    The context a backend keeps is the *logical* one: everything appended and everything sampled. A backend whose
+    engine does not hold the last sampled token in its cache (vLLM drops it at each append) re-feeds it itself.
+    """
+
+    session_id: str
+    epoch: int  # of the session when it asked; results carry it back
+    token_ids: tuple[int, ...]  # may be empty: go on decoding
+    decode: int  # tokens wanted, at most; >= 1
+    deadline: float  # instant the first of them is owed
+    stop_token_ids: tuple[int, ...] = ()  # a stop token ends the chunk and is part of the context
+    sampling: Sampling = Sampling()
+    keep_tokens: int | None = None  # first cut the context to this length (rewind); None keeps all
+
+
+class Drop(msgspec.Struct, frozen=True, gc=False):
+    """Forget the logical tokens [start, stop) of a session that has no append under way."""
+
+    session_id: str
+    start: int
+    stop: int
+
+
+class TickBatch(msgspec.Struct, frozen=True, gc=False):
+    """What the engine thread is asked to do before its next step, in this order: closes, drops, appends."""
+
+    appends: tuple[Append, ...] = ()
+    drops: tuple[Drop, ...] = ()
+    closes: tuple[
+        str, ...
+    ] = ()  # session ids whose context and KV are freed; unknown ids are ignored
+
+
+class TokenChunk(msgspec.Struct, frozen=True, gc=False):
+    """New tokens of one session out of one step."""
+
+    session_id: str
+    epoch: int
+    token_ids: tuple[int, ...]
+    finished: bool  # the append is complete: its quota was reached, or it stopped, or it failed
+    stopped: bool = False  # a stop token was sampled (it is the last of token_ids)
+    context_tokens: int = 0  # logical length of the session's context now
+    error: str | None = None  # this session's append failed; its context is gone
+
+
+class KvSnapshot(msgspec.Struct, frozen=True, gc=False):
+    """The block pool after a step."""
+
+    block_size: int  # tokens per block
+    total_blocks: int
+    free_blocks: int
+    resident_tokens: int
+    sessions: int
+
+    @property
+    def held_blocks(self) -> int:
+        return self.total_blocks - self.free_blocks
+
+
+class StepResult(msgspec.Struct, frozen=True, gc=False):
+    """What one engine step gave."""
+
+    chunks: tuple[TokenChunk, ...]
+    engine_s: float  # time the step took (the simulator: would have taken)
+    kv: KvSnapshot
+    shift_s: float = 0.0  # part of engine_s spent on drops

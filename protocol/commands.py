@@ -1,0 +1,85 @@
+"""What the connection asks of the engine side: neutral facts, no event names, no clock, no IO."""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class TurnDetectionSettings(msgspec.Struct, frozen=True):
+    """When speech counts as begun and ended; `enabled` False is push to talk."""
+
+    enabled: bool = True
+    threshold: float = 0.5
+    prefix_padding_ms: int = 300
+    silence_duration_ms: int = 500
+    idle_timeout_ms: int | None = None
+
+
+class Configure(msgspec.Struct, frozen=True):
+    """The session's settings changed (sent once at the start, too)."""
+
+    instructions: str
+    turn_detection: TurnDetectionSettings
+    input_rate: int  # Hz of the pcm in PushAudio
+    language: str | None
+    tools: tuple[dict[str, Any], ...]
+
+
+class PushAudio(msgspec.Struct, frozen=True, gc=False):
+    """Caller audio: mono pcm16, little endian, at the configured input rate."""
+
+    pcm: bytes
+
+
+class CommitAudio(msgspec.Struct, frozen=True):
+    """The buffered caller audio becomes the user item `item_id`; transcribe it."""
+
+    item_id: str
+
+
+class ClearAudio(msgspec.Struct, frozen=True):
+    """Forget buffered caller audio."""
+
+
+class ContextMessage(msgspec.Struct, frozen=True):
+    """One turn of the conversation as the model must see it.
+
+    `audio` is True for a user item whose words come from its transcription (the engine waits for it); `text` then
+    holds what is known so far.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str
+    item_id: str
+    audio: bool = False
+
+
+class CreateResponse(msgspec.Struct, frozen=True):
+    """Answer now."""
+
+    response_id: str
+    instructions: str
+    messages: tuple[ContextMessage, ...]
+    audio: bool  # speak the answer; False: text only
+    voice: str
+    speed: float
+    max_output_tokens: int | None
+    out_of_band: bool  # not part of the default conversation: must not touch its resident context
+    tools: tuple[dict[str, Any], ...]
+    tool_choice: Any
+
+
+class CancelResponse(msgspec.Struct, frozen=True):
+    """Stop this response; nothing of it may follow."""
+
+    response_id: str
+
+
+class Hangup(msgspec.Struct, frozen=True):
+    """Close the socket once everything queued has been sent."""
+
+    code: int
+    reason: str
+
+
+Command = Configure | PushAudio | CommitAudio | ClearAudio | CreateResponse | CancelResponse | Hangup

@@ -1,0 +1,157 @@
+"""Conversation items: their shape on the wire, and a client's item made into ours.
+
+Fields that do not apply are UNSET and so absent from the JSON: a null where a client's schema says "optional" makes
+some clients drop the whole event. The exception is `transcript`, which `input_audio` must carry even when it is null.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from protocol.alignment import SpokenText
+from protocol.errors import ProtocolError, invalid_value, missing
+from protocol.validation import checked
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Role = Literal["system", "user", "assistant"]
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """One piece of a message's content."""
+
+    type: Literal["input_text", "input_audio", "output_text", "output_audio"]
+    text: str | UnsetType = UNSET
+    transcript: str | None | UnsetType = UNSET
+
+
+class Item(msgspec.Struct, kw_only=True):
+    """An item as every event shows it. Mutable: status, content and arguments grow while it is written."""
+
+    id: str
+    type: Literal["message", "function_call", "function_call_output"]
+    status: ItemStatus | UnsetType = UNSET
+    role: Role | UnsetType = UNSET
+    content: list[Part] | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    call_id: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+    output: str | UnsetType = UNSET
+
+
+class Entry:
+    """An item's place in the conversation and what the server knows beyond the wire."""
+
+    __slots__ = ("awaits_transcript", "following", "item", "preceding", "spoken")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.preceding: Entry | None = None  # None: the first item
+        self.following: Entry | None = None  # None: the last item
+        self.awaits_transcript = False  # caller audio whose words are still to come
+        self.spoken: SpokenText | None = None  # set for answers given as audio
+
+
+def user_audio(item_id: str) -> Item:
+    """A user item made of committed caller audio."""
+    part = Part(type="input_audio", transcript=None)
+    return Item(id=item_id, type="message", status="completed", role="user", content=[part])
+
+
+def system_note(item_id: str, text: str) -> Item:
+    """A system item the server adds itself."""
+    part = Part(type="input_text", text=text)
+    return Item(id=item_id, type="message", status="completed", role="system", content=[part])
+
+
+class _ClientPart(msgspec.Struct):
+    type: str
+    text: str | None = None
+    transcript: str | None = None
+
+
+class _ClientMessage(msgspec.Struct, tag_field="type", tag="message"):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: list[_ClientPart]
+    id: str | None = None
+
+
+class _ClientCall(msgspec.Struct, tag_field="type", tag="function_call"):
+    name: str
+    arguments: str
+    call_id: str | None = None
+    id: str | None = None
+
+
+class _ClientCallOutput(msgspec.Struct, tag_field="type", tag="function_call_output"):
+    call_id: str
+    output: str
+    id: str | None = None
+
+
+_ClientItem = _ClientMessage | _ClientCall | _ClientCallOutput
+
+
+def parsed(raw: dict[str, Any], prefix: str, new_id: str, new_call_id: str) -> Item | ProtocolError:
+    """The item in a client's event at `prefix`; `new_id` and `new_call_id` serve where the client gave none."""
+    shaped = checked(raw, _ClientItem, prefix)  # type: ignore[arg-type]  # a union is a shape to msgspec
+    if isinstance(shaped, ProtocolError):
+        return shaped
+    item_id = shaped.id or new_id
+    if isinstance(shaped, _ClientMessage):
+        return _message(shaped, item_id, f"{prefix}.content")
+    if isinstance(shaped, _ClientCall):
+        return Item(
+            id=item_id,
+            type="function_call",
+            status="completed",
+            name=shaped.name,
+            call_id=shaped.call_id or new_call_id,
+            arguments=shaped.arguments,
+        )
+    return Item(
+        id=item_id, type="function_call_output", call_id=shaped.call_id, output=shaped.output
+    )
+
+
+def _message(message: _ClientMessage, item_id: str, prefix: str) -> Item | ProtocolError:
+    role: Role = "system" if message.role == "developer" else message.role
+    content: list[Part] = []
+    for index, part in enumerate(message.content):
+        ours = _part(part, role, f"{prefix}[{index}]")
+        if isinstance(ours, ProtocolError):
+            return ours
+        content.append(ours)
+    return Item(id=item_id, type="message", status="completed", role=role, content=content)
+
+
+def _part(part: _ClientPart, role: Role, prefix: str) -> Part | ProtocolError:
+    """One content part under the name its role gives it: pipecat sends assistant history as `input_text`."""
+    if part.type in ("input_text", "output_text", "text"):
+        if part.text is None:
+            return missing(f"{prefix}.text")
+        return Part(type="output_text" if role == "assistant" else "input_text", text=part.text)
+    if part.type in ("input_audio", "output_audio", "audio") and role != "system":
+        # Without its words an audio part would be a turn the model cannot know of; say so instead.
+        if part.transcript is None:
+            return invalid_value(
+                "Audio in an item is accepted with its transcript only; "
+                "send audio through input_audio_buffer.append.",
+                f"{prefix}.transcript",
+            )
+        kind: Literal["input_audio", "output_audio"] = (
+            "output_audio" if role == "assistant" else "input_audio"
+        )
+        return Part(type=kind, transcript=part.transcript)
+    return invalid_value(
+        f"Invalid value: '{part.type[:100]}' is not supported in a {role} message.",
+        f"{prefix}.type",
+    )
+
+
+def text_of(item: Item) -> str:
+    """What a message says, all its parts together."""
+    if item.content is UNSET:
+        return ""
+    said = (part.text or part.transcript or "" for part in item.content)
+    return " ".join(words for words in said if words)

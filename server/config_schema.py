@@ -1,0 +1,259 @@
+"""The shape of a deployment: one frozen dataclass per table of the TOML file, with its limits.
+
+Defaults live here and nowhere else. A field's limits are in its metadata, so that one reader
+(`server/config.py`) can check every key, name all problems at once, and print the address of each.
+What only holds between keys is checked by `__post_init__`, so that a section built in code is as
+safe as one read from a file.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong: the dotted key it is about, and a sentence fragment that follows it."""
+
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}" if self.key else self.message
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; `problems` holds everything that is wrong with it."""
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+def between(default: Any, low: float, high: float) -> Any:
+    """A field whose value must lie in [low, high] (None, where allowed, is always legal)."""
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def shaped(default: Any, pattern: str, meaning: str) -> Any:
+    """A text (or list of texts) that must match `pattern`; `meaning` completes "must be …"."""
+    return field(default=default, metadata={"pattern": pattern, "meaning": meaning})
+
+
+def limit_problem(spec: dataclasses.Field[Any], value: Any) -> Problem | None:
+    """What is wrong with `value` alone, by the limits in the field's metadata."""
+    if value is None or not spec.metadata:
+        return None
+    if "pattern" in spec.metadata:
+        texts = value if isinstance(value, tuple) else (value,)
+        if all(re.fullmatch(spec.metadata["pattern"], text) for text in texts):
+            return None
+        return Problem(spec.name, f"must be {spec.metadata['meaning']}, not {value!r}")
+    low, high = spec.metadata["low"], spec.metadata["high"]
+    if low <= value <= high:  # also false for nan
+        return None
+    return Problem(spec.name, f"must be between {low:g} and {high:g}, not {value:g}")
+
+
+class Section:
+    """Base of every table: checks limits, then the pairs that a subclass names."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        specs = dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+        found = [p for spec in specs if (p := limit_problem(spec, getattr(self, spec.name)))]
+        found = found or list(self.pair_problems())
+        if found:
+            raise ConfigError(*found)
+
+    def pair_problems(self) -> Iterator[Problem]:
+        """Combinations that cannot work, each under the key that is easiest to change."""
+        yield from ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig(Section):
+    """[server]: the socket, who may use it, and how long things may take."""
+
+    host: str = shaped("127.0.0.1", r"\S+", "an address or host name")
+    port: int = between(8000, 0, 65535)  # 0: any free port
+    paths: tuple[str, ...] = shaped(
+        ("/v1/realtime", "/realtime"), r"/[\w./-]*", "a list of paths that start with '/'"
+    )
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    api_keys_file: str | None = None
+    allow_anonymous: bool = False
+    allowed_origins: tuple[str, ...] = shaped(
+        (),
+        r"\*|[a-z][a-z0-9+.-]*://[^/\s]+",
+        "a list of origins like 'https://example.org', or '*'",
+    )
+    ws_max_bytes: int = between(25_165_824, 65_536, 268_435_456)
+    outbox_s: float = between(30.0, 1.0, 600.0)
+    handshake_timeout_s: float = between(10.0, 0.1, 300.0)
+    drain_s: float = between(25.0, 0.0, 86_400.0)
+    max_session_s: float = between(3600.0, 1.0, 604_800.0)
+    ping_interval_s: float = between(20.0, 1.0, 3600.0)
+    ping_timeout_s: float = between(60.0, 1.0, 3600.0)
+
+    def pair_problems(self) -> Iterator[Problem]:
+        if self.ssl_keyfile and not self.ssl_certfile:
+            yield Problem("ssl_keyfile", "needs ssl_certfile as well")
+        if self.ssl_certfile and not self.ssl_keyfile:
+            yield Problem("ssl_certfile", "needs ssl_keyfile as well")
+        if not self.paths:
+            yield Problem("paths", "must name at least one path")
+
+
+ModelFamily = Literal["cascade", "sim", "sim-duplex"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig(Section):
+    """[model]: which model answers, and the parts it is built from."""
+
+    id: str = shaped("embedded", r"\S+", "'embedded', 'sim', 'sim-duplex', a folder or a hub id")
+    name: str = ""  # what clients see; empty: the id
+    llm: str = shaped("embedded:smollm2-135m", r"\S+", "'embedded:…', a folder or a hub id")
+    vad: str = shaped("embedded:silero-vad", r"\S+", "'embedded:…' or a folder")
+    stt: str = shaped("embedded:moonshine-tiny-en", r"\S+", "'embedded:…' or a folder")
+    tts: str = shaped("embedded:hibari", r"\S+", "'embedded:…' or a folder")
+    instructions: str = ""  # of a session whose client sends none; empty: the model's own
+    voice: str = shaped("heart", r"\S+", "the name of a voice")
+    tick_ms: int = between(160, 10, 10_000)
+    decode_per_tick: int = between(4, 1, 256)
+
+    @property
+    def family(self) -> ModelFamily:
+        """Which model family `id` belongs to: a folder or hub id is the LLM of a cascade."""
+        if self.id == "sim":
+            return "sim"
+        return "sim-duplex" if self.id == "sim-duplex" else "cascade"
+
+    @property
+    def llm_id(self) -> str:
+        """The LLM of a cascade."""
+        return self.llm if self.id == "embedded" else self.id
+
+    @property
+    def public_name(self) -> str:
+        """The name that `/v1/models` and every session show; of a folder, its last part."""
+        is_path = self.id.startswith(("/", ".", "~"))
+        return self.name or (self.id.rstrip("/").rsplit("/", 1)[-1] if is_path else self.id)
+
+    def pair_problems(self) -> Iterator[Problem]:
+        changed = {f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
+        unused = {"llm"} if self.id != "embedded" else set()
+        unused |= {"vad", "stt", "tts"} if self.family != "cascade" else set()
+        for key in sorted(changed & unused):
+            yield Problem(key, f"has no use with id = {self.id!r}; set one or the other")
+        if self.family == "cascade" and self.vad == "embedded:silero-vad" and self.tick_ms % 32:
+            yield Problem(
+                "tick_ms", f"must be a multiple of 32 (one Silero frame), not {self.tick_ms}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class VllmConfig(Section):
+    """[engine.vllm]: handed to the in-process vLLM engine."""
+
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "bfloat16"
+    block_size: int = between(32, 1, 1024)
+    max_model_len: int = between(2048, 64, 10_000_000)
+    kv_cache_gib: float | None = between(1.0, 0.001, 10_000.0)
+    gpu_memory_utilization: float | None = between(None, 0.05, 0.99)
+    max_num_batched_tokens: int = between(2048, 1, 1_000_000)
+    enforce_eager: bool = True
+    threads: int = between(1, 0, 1024)  # 0: leave OMP_NUM_THREADS alone
+
+    def pair_problems(self) -> Iterator[Problem]:
+        if (self.kv_cache_gib is None) == (self.gpu_memory_utilization is None):
+            yield Problem(
+                "kv_cache_gib", "set either this or gpu_memory_utilization (0 unsets this)"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class KvConfig(Section):
+    """[engine.kv]: what is kept of a call's context."""
+
+    policy: Literal["anchored", "recycle", "unbounded", "sliding"] = "anchored"
+    window_tokens: int = between(1024, 16, 10_000_000)
+    slack_tokens: int = between(128, 0, 1_000_000)
+
+    def pair_problems(self) -> Iterator[Problem]:
+        if self.policy != "unbounded" and self.slack_tokens > self.window_tokens:
+            yield Problem("slack_tokens", f"must be at most window_tokens ({self.window_tokens})")
+
+
+@dataclass(frozen=True, slots=True)
+class SimConfig(Section):
+    """[engine.sim]: what the simulated engine pretends to cost, and how large its pool is."""
+
+    fixed_s: float = between(0.008, 0.0, 10.0)  # a step costs this …
+    session_s: float = between(0.0002, 0.0, 1.0)  # … this for every session in it …
+    token_s: float = between(2e-5, 0.0, 1.0)  # … this for every token computed …
+    resident_s: float = between(5e-8, 0.0, 0.001)  # … and this for every token read from the cache
+    total_blocks: int = between(16_384, 1, 100_000_000)
+    block_size: int = between(32, 1, 1024)
+    max_context: int = between(32_768, 64, 10_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig(Section):
+    """[engine]: how many calls, and how much of each is held."""
+
+    max_sessions: int = between(8, 1, 100_000)
+    pool_threads: int = between(2, 1, 256)
+    inbox_s: float = between(120.0, 1.0, 3600.0)
+    lead_s: float = between(4.0, 0.1, 60.0)
+    vllm: VllmConfig = field(default_factory=VllmConfig)
+    kv: KvConfig = field(default_factory=KvConfig)
+    sim: SimConfig = field(default_factory=SimConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetectionConfig(Section):
+    """[turn_detection]: of a session whose client does not say."""
+
+    enabled: bool = True
+    threshold: float = between(0.5, 0.0, 1.0)
+    prefix_padding_ms: int = between(300, 0, 5000)
+    silence_duration_ms: int = between(500, 50, 10_000)
+    idle_timeout_ms: int | None = between(None, 5000, 30_000)  # the range the API documents
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig(Section):
+    """[log]: how much, and for whom."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Section):
+    """A whole deployment."""
+
+    server: ServerConfig = field(default_factory=ServerConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    turn_detection: TurnDetectionConfig = field(default_factory=TurnDetectionConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+
+    def pair_problems(self) -> Iterator[Problem]:
+        kv, vllm = self.engine.kv, self.engine.vllm
+        simulated = self.model.family != "cascade"
+        max_context = self.engine.sim.max_context if simulated else vllm.max_model_len
+        where = "engine.sim.max_context" if simulated else "engine.vllm.max_model_len"
+        need = kv.window_tokens + kv.slack_tokens
+        if kv.policy != "unbounded" and need >= max_context:
+            yield Problem(
+                "engine.kv.window_tokens",
+                f"must leave room for the instructions: window + slack = {need} tokens, "
+                f"but {where} = {max_context}",
+            )

@@ -1,0 +1,286 @@
+"""Everything that is counted, and how Prometheus reads it.
+
+Counting is on the path of every frame, so it is a list or dict increment; names, labels and help texts exist only in
+`collect`, which runs when somebody scrapes. One instance and one registry per runtime: nothing is global.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal, Protocol, get_args
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from admission.port import Reason
+from engine.observer import Outcome, StepStats, TickStats, TurnStats
+from engine.work import KvSnapshot
+from server.histogram import Histogram
+from server.wire_types import CLIENT_EVENT_TYPES, SERVER_EVENT_TYPES
+
+EndedReason = Literal[
+    "client", "expired", "shed", "drain", "engine", "slow_consumer", "protocol", "internal"
+]
+
+TICKS_KEPT = 600  # about the last minute and a half of one call, for the demo page's strip
+
+# Buckets of the frame latency, as multiples of the tick. The tick itself must be one of them.
+_OF_A_TICK = (
+    0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 4, 10,
+)  # fmt: skip
+_RUNS = (1, 2, 3, 5, 10, 20, 50, 100, 500)
+_DURATIONS_S = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400)
+_STEPS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0)
+_HOST_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_TURNS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+_LAGS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What is true at the moment of a scrape."""
+
+    sessions: int
+    limit: int
+    kv: KvSnapshot | None  # None: no engine yet
+    engine_up: bool
+    draining: bool
+
+
+class Gauges(Protocol):
+    """Whoever can read the machine's dials."""
+
+    def readings(self) -> Readings: ...
+
+
+class Metrics(Collector):
+    """Counts; implements `engine.observer.Observer`."""
+
+    def __init__(self, model: str, tick_s: float) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        self._model = model
+        self._tick_s = tick_s
+        # Read at each scrape; None until the machine stands.
+        self.gauges: Gauges | None = None
+        # The last ticks, oldest first, and how many there have ever been.
+        self.ticks: deque[TickStats] = deque(maxlen=TICKS_KEPT)
+        self.ticks_seen = 0
+        # Counters, by label value. Closed sets start at zero, so that a rate exists before the first event.
+        self._outcomes: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
+        self._started = 0
+        self._ended: dict[EndedReason, int] = dict.fromkeys(get_args(EndedReason), 0)
+        self._rejections: dict[Reason, int] = dict.fromkeys(get_args(Reason), 0)
+        self._auth_failures: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self.traffic = Traffic()
+        self._outbox_dropped = 0
+        # Histograms.
+        self._latency = Histogram(tuple(tick_s * part for part in _OF_A_TICK))
+        self._miss_run = Histogram(_RUNS)
+        self._duration = Histogram(_DURATIONS_S)
+        self._step = Histogram(_STEPS_S)
+        self._host = Histogram(_HOST_S)
+        self._batch = Histogram(_BATCHES)
+        self._first_token = Histogram(_TURNS_S)
+        self._first_audio = Histogram(_TURNS_S)
+        self._lag = Histogram(_LAGS_S)
+
+    # -- what the engine reports --------------------------------------------
+
+    def tick(self, stats: TickStats) -> None:
+        """Count one owed tick. Only a tick that brought its output has a latency; the others are in the outcomes."""
+        self._outcomes[stats.outcome] += 1
+        if stats.outcome in ("on_time", "late"):
+            self._latency.observe(stats.latency_s)
+        if stats.miss_run:
+            self._miss_run.observe(stats.miss_run)
+        self.ticks.append(stats)
+        self.ticks_seen += 1
+
+    def step(self, stats: StepStats) -> None:
+        """Count one step of the engine thread."""
+        self._step.observe(stats.engine_s)
+        self._host.observe(stats.host_s)
+        self._batch.observe(stats.sessions)
+
+    def turn(self, stats: TurnStats) -> None:
+        """Count one answer of a turn-based model."""
+        if stats.first_token_at is not None:
+            self._first_token.observe(stats.first_token_at - stats.decided_at)
+        if stats.first_output_at is not None:
+            self._first_audio.observe(stats.first_output_at - stats.decided_at)
+
+    # -- what the front end reports ------------------------------------------
+
+    def session_started(self) -> None:
+        self._started += 1
+
+    def session_ended(self, reason: EndedReason, duration_s: float) -> None:
+        self._ended[reason] += 1
+        self._duration.observe(duration_s)
+
+    def rejected(self, reason: Reason) -> None:
+        self._rejections[reason] += 1
+
+    def auth_failed(self, reason: str) -> None:
+        self._auth_failures[reason] += 1
+
+    def protocol_error(self, code: str) -> None:
+        self._errors[code] += 1
+
+    def outbox_dropped(self, texts: int) -> None:
+        self._outbox_dropped += texts
+
+    def loop_lag(self, seconds: float) -> None:
+        self._lag.observe(seconds)
+
+    # -- what Prometheus reads -------------------------------------------------
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("build_info", "Constant 1.", {"version": _version()}, 1)
+        yield self._of_model_gauge("frame_budget_seconds", "One tick.", self._tick_s)
+        yield from self._ticks()
+        yield from self._sessions()
+        yield from self._engine()
+        yield from self._front_end()
+        if self.gauges is not None:
+            yield from _dials(self._model, self.gauges.readings())
+
+    def _ticks(self) -> Iterator[Metric]:
+        yield self._of_model(
+            "frame_latency_seconds", "Audio complete to heard or answered.", self._latency
+        )
+        outcomes = CounterMetricFamily(
+            "metronome_ticks", "Owed ticks; empty is owed and not delivered.", labels=["model", "outcome"]
+        )
+        for outcome, count in self._outcomes.items():
+            outcomes.add_metric([self._model, outcome], count)
+        yield outcomes
+        yield self._of_model("miss_run_ticks", "Length of runs of missed ticks.", self._miss_run)
+        yield self._of_model(
+            "first_token_seconds", "Turn decided to first token.", self._first_token
+        )
+        yield self._of_model(
+            "turn_first_audio_seconds", "Turn decided to first output.", self._first_audio
+        )
+
+    def _sessions(self) -> Iterator[Metric]:
+        yield CounterMetricFamily("metronome_sessions_started", "Admitted.", value=self._started)
+        yield _counter("sessions_ended", "Ended, by cause.", "reason", self._ended)
+        yield _histogram("session_duration_seconds", "How long sessions lasted.", self._duration)
+        yield _counter("admission_rejections", "Turned away.", "reason", self._rejections)
+        yield _counter("auth_failures", "Refused at the door.", "reason", self._auth_failures)
+
+    def _engine(self) -> Iterator[Metric]:
+        yield _histogram("engine_step_seconds", "Inside one engine step.", self._step)
+        yield _histogram("engine_batch_sessions", "Sessions in one engine step.", self._batch)
+        yield self._of_model("host_tick_seconds", "Host work around one step.", self._host)
+
+    def _front_end(self) -> Iterator[Metric]:
+        yield from self.traffic.collect()
+        yield _counter("ws_protocol_errors", "Error events sent.", "code", self._errors)
+        yield _histogram("event_loop_lag_seconds", "Lateness of a timer.", self._lag)
+        yield CounterMetricFamily(
+            "metronome_outbox_dropped_frames",
+            "Events that a slow client never got.",
+            value=self._outbox_dropped,
+        )
+
+    def _of_model(self, name: str, text: str, histogram: Histogram) -> Metric:
+        return _histogram(name, text, histogram, {"model": self._model})
+
+    def _of_model_gauge(self, name: str, text: str, value: float) -> Metric:
+        return _gauge(name, text, {"model": self._model}, value)
+
+
+class Traffic:
+    """Events and payload bytes over the WebSockets, by direction and type."""
+
+    def __init__(self) -> None:
+        self._in: dict[str, int] = dict.fromkeys((*CLIENT_EVENT_TYPES, "other"), 0)
+        self._out: dict[str, int] = dict.fromkeys((*SERVER_EVENT_TYPES, "other"), 0)
+        self._bytes_in = 0
+        self._bytes_out = 0
+
+    def received(self, kind: str, size: int) -> None:
+        """Count one event of type `kind` from a client."""
+        self._in[kind if kind in self._in else "other"] += 1
+        self._bytes_in += size
+
+    def sent(self, kind: str, size: int) -> None:
+        """Count one event of type `kind` to a client."""
+        self._out[kind if kind in self._out else "other"] += 1
+        self._bytes_out += size
+
+    def collect(self) -> Iterator[Metric]:
+        events = CounterMetricFamily(
+            "metronome_ws_events", "WebSocket events.", labels=["direction", "type"]
+        )
+        for direction, counts in (("in", self._in), ("out", self._out)):
+            for kind, count in counts.items():
+                events.add_metric([direction, kind], count)
+        yield events
+        yield _counter(
+            "ws_bytes", "Payload bytes.", "direction", {"in": self._bytes_in, "out": self._bytes_out}
+        )
+
+
+def _dials(model: str, readings: Readings) -> Iterable[Metric]:
+    yield _gauge("sessions_active", "Sessions now.", {"model": model}, readings.sessions)
+    yield _gauge(
+        "admission_limit", "Sessions that may be active.", {"kind": "effective"}, readings.limit
+    )
+    yield _gauge("engine_up", "1 while the engine runs.", {}, readings.engine_up)
+    yield _gauge("draining", "1 while shutting down.", {}, readings.draining)
+    if readings.kv is None:
+        return
+    kv = readings.kv
+    blocks = GaugeMetricFamily("metronome_kv_blocks", "KV blocks.", labels=["state"])
+    blocks.add_metric(["free"], kv.free_blocks)
+    blocks.add_metric(["resident"], kv.held_blocks)
+    yield blocks
+    yield _gauge("kv_usage_ratio", "Held share.", {}, kv.held_blocks / max(1, kv.total_blocks))
+    yield _gauge("kv_tokens", "Tokens resident.", {"model": model}, kv.resident_tokens)
+
+
+def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
+    family = GaugeMetricFamily(f"metronome_{name}", text, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def _counter(name: str, text: str, label: str, counts: Iterable[tuple[str, int]] | dict[str, int]) -> Metric:
+    family = CounterMetricFamily(f"metronome_{name}", text, labels=[label])
+    for value, count in dict(counts).items():
+        family.add_metric([value], count)
+    return family
+
+
+def _histogram(
+    name: str, text: str, histogram: Histogram, labels: dict[str, str] | None = None
+) -> Metric:
+    labels = labels or {}
+    family = HistogramMetricFamily(f"metronome_{name}", text, labels=list(labels))
+    family.add_metric(list(labels.values()), histogram.buckets, histogram.total)
+    return family
+
+
+def _version() -> str:
+    try:
+        return version("metronome-realtime")
+    except PackageNotFoundError:  # run from a bare checkout
+        return "unknown"

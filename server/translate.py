@@ -1,0 +1,51 @@
+"""Between the protocol's neutral commands and the engine's values, which do not know each other. Pure."""
+
+from engine.listener import Usage
+from engine.models.base import Message, SessionSetup, TurnDetection
+from engine.response import ResponseRequest
+from protocol.commands import Configure, CreateResponse
+from protocol.connection import ResponseUsage
+
+
+def setup_of(command: Configure) -> SessionSetup:
+    """The session settings that a model looks at."""
+    turn = command.turn_detection
+    return SessionSetup(
+        instructions=command.instructions,
+        turn_detection=TurnDetection(
+            enabled=turn.enabled,
+            threshold=turn.threshold,
+            prefix_padding_ms=turn.prefix_padding_ms,
+            silence_duration_ms=turn.silence_duration_ms,
+            idle_timeout_ms=turn.idle_timeout_ms,
+        ),
+        input_rate=command.input_rate,
+        language=command.language,
+        tools=command.tools,
+    )
+
+
+def request_of(command: CreateResponse) -> ResponseRequest:
+    """The answer to decode."""
+    return ResponseRequest(
+        response_id=command.response_id,
+        instructions=command.instructions,
+        messages=tuple(Message(m.role, m.text, m.item_id) for m in command.messages),
+        audio=command.audio,
+        voice=command.voice,
+        speed=command.speed,
+        max_output_tokens=command.max_output_tokens,
+        out_of_band=command.out_of_band,
+        pending_items=frozenset(m.item_id for m in command.messages if m.audio),
+    )
+
+
+def usage_of(usage: Usage) -> ResponseUsage:
+    """What the client is told a response consumed."""
+    return ResponseUsage(
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=usage.output_tokens,
+        input_audio_ms=usage.input_audio_ms,
+        output_audio_ms=usage.output_audio_ms,
+    )
