@@ -216,8 +216,6 @@ class Answer:
             self._parts.model.remember(self._state, self._text, self._tokens)
         self._end(self._reason)
         self._lane.rest()
-        playback_s = max(0.0, self._playhead.ahead_s(self._parts.clock.now()))
-        self._parts.model.ended(self._state, round(1000 * playback_s))
         usage = Usage(
             self._input_tokens,
             self._cached_tokens,
@@ -227,7 +225,11 @@ class Answer:
         self._listener.response_ended(self.request.response_id, self._reason, usage, self._error)
 
     def _end(self, outcome: TurnOutcome) -> None:
+        now, begun = self._parts.clock.now(), self.phase is not Phase.RESOLVING
         self.phase = advance(self.phase, Step.END)
+        if begun:
+            heard_in = 0.0 if outcome == "cancelled" else max(0.0, self._playhead.ahead_s(now))
+            self._parts.model.ended(self._state, round(1000 * heard_in))
         self._parts.observer.turn(
             TurnStats(
                 self.decided_at,
@@ -235,7 +237,7 @@ class Answer:
                 self._transcribed_at,
                 self._first_token_at,
                 self._first_output_at,
-                self._parts.clock.now(),
+                now,
                 len(self._tokens),
                 outcome,
             )

@@ -18,7 +18,7 @@ from server.preflight import certificate_problem, file_problems, port_problem
 LOCKED_PYTHON = (3, 11)  # the only version that the pinned requirements were installed with
 MIN_CORES = 2  # one for the engine thread, one for everything else
 MIN_MEMORY_GIB = 4.0  # the embedded stack holds about 2.5 GiB, measured 2026-11
-SETUP = "run 'make setup' in a checkout, or see docs/installation.md"
+SETUP = "run 'make setup' in a checkout, or see README.md"
 SERVING = ("fastapi", "uvicorn", "websockets", "msgspec", "pybase64", "numpy", "soxr", "soundfile")
 SPEECH = ("onnxruntime", "hibari-tts", "tokenizers", "safetensors")
 

@@ -27,7 +27,9 @@ class ModelSpec:
     output_rate: int  # Hz of the pcm16 that comes out
     decode_per_tick: int  # tokens decoded per tick while speaking
     decides_turns: bool  # True: frame-locked, the model itself opens and closes responses
-    hears_inline: bool = False  # `hear` takes microseconds per session: call it on the loop, not in the pool
+    hears_inline: bool = (
+        False  # `hear` takes microseconds per session: call it on the loop, not in the pool
+    )
     stop_token_ids: tuple[int, ...] = ()
     quality: str = ""  # a label for /v1/models and the log, e.g. "demo"
     owned_by: str = "metronome"
@@ -109,7 +111,9 @@ class Utterance:
     pcm: bytes  # float32 mono, little endian, at the transcriber's rate
     start_ms: int
     stop_ms: int
-    voiced_ms: int  # how much of it the detector called speech; grows when speech resumes after a pause
+    voiced_ms: (
+        int  # how much of it the detector called speech; grows when speech resumes after a pause
+    )
 
     @property
     def duration_s(self) -> float:
@@ -122,6 +126,15 @@ class Message:
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
+    item_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tokens that a window may only drop whole: the header, one message, or the cue to speak."""
+
+    token_ids: tuple[int, ...]
+    kind: Literal["header", "message", "cue"]
     item_id: str = ""
 
 
@@ -162,7 +175,9 @@ class InteractionModel(Protocol):
         """What was said; empty if nothing intelligible was. [pool]"""
         ...
 
-    def prompt(self, state: Any, instructions: str, messages: Sequence[Message]) -> Sequence[Segment]:
+    def prompt(
+        self, state: Any, instructions: str, messages: Sequence[Message]
+    ) -> Sequence[Segment]:
         """The whole context for an answer: header, then messages, then the cue to speak. [pool]"""
         ...
 
@@ -194,12 +209,3 @@ class InteractionModel(Protocol):
     def sampling(self) -> Sampling:
         """How answers are drawn."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A run of tokens that a window may only drop whole: the header, one message, or the cue to speak."""
-
-    token_ids: tuple[int, ...]
-    kind: Literal["header", "message", "cue"]
-    item_id: str = ""

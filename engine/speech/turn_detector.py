@@ -95,16 +95,17 @@ class TurnDetector:
         """Stop waiting: an answer is under way."""
         self._idle_from_ms = None
 
-    def skip(self) -> None:
-        """Pass over one frame without judging it (push to talk)."""
-        self._now_ms += FRAME_MS
+    def skip(self, frames: int) -> None:
+        """Pass over frames without judging them (push to talk)."""
+        self._now_ms += frames * FRAME_MS
 
     def push(self, probability: float) -> Signal | None:
         """Judge one frame; at most one thing happens per frame."""
         settings = self._settings
         self._now_ms += FRAME_MS
         enough = max(settings.threshold - _HYSTERESIS, 0.01) if self._voiced else settings.threshold
-        self._voiced = probability >= enough
+        # Frames before the floor were forgotten while they were on their way here.
+        self._voiced = probability >= enough and self._now_ms > self._floor_ms
         if self._voiced:
             self._voiced_end_ms = self._now_ms
         return self._speaking() if self.phase is Phase.SPEAKING else self._quiet()

@@ -205,7 +205,7 @@ class VllmCore:
             self._pool.free_blocks(reversed(table[first:]))
             del table[first:]
         self._renumber(request, request._all_token_ids[:length], length)
-        if self._shifted.get(request_id, length) >= length:
+        if self._shifted.get(request_id, length) >= length:  # all that is left is as a prefill makes it
             self._shifted.pop(request_id, None)
             self._mark_cached(request_id, whole)
         return length

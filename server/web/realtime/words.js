@@ -32,13 +32,14 @@ const BY_ERROR = {
   server_draining: { words: "The server is restarting.", retry: true },
   invalid_api_key: { words: KEY, retry: false, needsKey: true },
   session_expired: { words: "The session reached its longest duration.", retry: true },
+  slow_consumer: { words: "This page could not keep up with the server's audio.", retry: true },
   model_not_found: { words: "The server does not have this model.", retry: false },
 };
 
 /** By close code: RFC 6455 section 7.4, and 4000 for a refused handshake. */
 const BY_CLOSE = {
   1001: { words: "The server ended the session.", retry: true },
-  1008: { words: KEY, retry: false, needsKey: true },
+  1008: { words: "The server refused this session.", retry: false },
   1011: { words: "The server had an internal error and ended this session.", retry: true },
   1012: { words: "The server is restarting.", retry: true },
   1013: { words: FULL, retry: true },
@@ -50,13 +51,14 @@ const BY_CLOSE = {
  * `wasLive` tells whether a session had begun.
  */
 export function closeTrouble(code, reason, error, wasLive) {
-  const fallback = wasLive
-    ? { words: LOST, retry: true }
-    : { words: "The server cannot be reached.", retry: true };
+  const fallback = { words: wasLive ? LOST : "The server cannot be reached.", retry: true };
   const known = BY_ERROR[error?.code] ?? BY_CLOSE[code] ?? fallback;
-  const detail = error?.message || reason;
-  const said = known === BY_CLOSE[4000] || known === BY_CLOSE[1008] ? detail : "";
-  return { words: said ? `${known.words} It said: ${said}` : known.words, retry: known.retry, needsKey: known.needsKey ?? false };
+  const detail = known.retry || known.needsKey ? "" : error?.message || reason;
+  return {
+    words: detail ? `${known.words} It said: ${detail}` : known.words,
+    retry: known.retry,
+    needsKey: known.needsKey ?? false,
+  };
 }
 
 // A reply that ended while our cancel or our next request was under way: nothing a person needs to know.

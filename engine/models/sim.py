@@ -1,0 +1,185 @@
+"""Simulated models: a word-level chat format for cascades without weights, and a frame-locked model."""
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from engine.models.base import (
+    Heard,
+    Message,
+    ModelSpec,
+    Segment,
+    SessionSetup,
+    TickOutput,
+    Utterance,
+)
+from engine.models.chat import Detokenizer, spoken_prefix
+from engine.speech.loudness import to_pcm16
+from engine.work import Append, Sampling
+
+_STOP, _CLOSE = 1, 2
+_ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}
+_FIRST_WORD, _VOCABULARY = 10, 1000  # as the simulated backend samples: 10 … 999
+_SUBJECTS = "rivers, clouds, engines, bells, sparrows, lanterns, gardens, winters, painters, sailors"
+_VERBS = "follow carry answer remember cross gather mend paint tune watch"
+_OBJECTS = "harbours. mountains. letters. windows. bridges, orchards. melodies, candles. maps. tides."
+_WORD = re.compile(r"\S+")
+
+
+def _vocabulary() -> tuple[str, ...]:
+    """990 distinct words in ten sorts, every tenth of which ends a clause or a sentence."""
+    stems = [word.strip(",.") for word in f"{_SUBJECTS} {_VERBS} {_OBJECTS}".split()]
+    ends = {29: ".", 19: ",", 9: "."}
+    words = []
+    for index in range(_VOCABULARY - _FIRST_WORD):
+        stem, turn = stems[index % len(stems)], index // len(stems)
+        mark = ends.get(index % len(stems), "")
+        words.append(f"{stem}{'' if not turn else _suffix(turn)}{mark}")
+    return tuple(words)
+
+
+def _suffix(number: int) -> str:
+    """A pronounceable ending that tells the words of one stem apart."""
+    return "aeiou"[number % 5] + "lmnrst"[number // 5 % 6] + ("" if number < 30 else "y")
+
+
+_WORDS = _vocabulary()
+_IDS = {word: _FIRST_WORD + index for index, word in enumerate(_WORDS)}
+
+
+class SimDetokenizer:
+    """Every token is a word and the space before it, but for the first."""
+
+    def __init__(self) -> None:
+        self._begun = False
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        text = " ".join(_WORDS[(i - _FIRST_WORD) % len(_WORDS)] for i in token_ids if i >= _FIRST_WORD)
+        if not text:
+            return ""
+        spaced = f" {text}" if self._begun else text
+        self._begun = True
+        return spaced
+
+
+class SimChat:
+    """`ChatFormat` over a fixed vocabulary of words; words it lacks become one it has, always the same."""
+
+    stop_token_ids = (_STOP,)
+    cue = (_ROLES["assistant"],)
+
+    def header(self, instructions: str) -> tuple[int, ...]:
+        return (_ROLES["system"], *_tokens(instructions), _CLOSE)
+
+    def message(self, message: Message, sampled: Sequence[int] = ()) -> tuple[int, ...]:
+        if message.role != "assistant":
+            return (_ROLES[message.role], *_tokens(message.text), _CLOSE)
+        kept, spelled = spoken_prefix(message.text, sampled, self.detokenizer())
+        rest = _tokens(message.text[len(spelled) :])
+        # The model ends its own answers with the stop token, so it belongs to the turn.
+        return (*self.cue, *sampled[:kept], *rest, _STOP, _CLOSE)
+
+    def detokenizer(self) -> Detokenizer:
+        return SimDetokenizer()
+
+
+def _tokens(text: str) -> tuple[int, ...]:
+    return tuple(
+        _IDS.get(word) or _FIRST_WORD + zlib.crc32(word.encode()) % len(_WORDS)
+        for word in _WORD.findall(text)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SimDuplexSettings:
+    """What a tick of the simulated frame-locked model costs."""
+
+    id: str = "sim-duplex"
+    tick_ms: int = 80
+    prefill_per_tick: int = 2  # tokens of caller audio
+    decode_per_tick: int = 1
+    header_tokens: int = 32
+    rate: int = 24_000  # Hz, in and out
+
+
+@dataclass(slots=True)
+class _Duplex:
+    """One session's state."""
+
+    setup: SessionSetup
+    words: Detokenizer = field(default_factory=SimDetokenizer)
+
+
+class SimDuplex:
+    """Frame-locked `InteractionModel`: a frame in, a frame out, each as cheap as it can be.
+
+    The append that `hear` returns says how many tokens a tick brings and asks for; the engine fills in
+    session, epoch and deadline. Whatever is decoded sounds as a steady hum of one tick.
+    """
+
+    def __init__(self, settings: SimDuplexSettings | None = None) -> None:
+        chosen = settings or SimDuplexSettings()
+        self.spec = ModelSpec(
+            id=chosen.id,
+            tick_ms=chosen.tick_ms,
+            input_rate=chosen.rate,
+            output_rate=chosen.rate,
+            decode_per_tick=chosen.decode_per_tick,
+            decides_turns=True,
+            quality="simulated",
+        )
+        audio = tuple(range(_FIRST_WORD, _FIRST_WORD + chosen.prefill_per_tick))
+        self._heard = Heard(append=Append("", 0, audio, chosen.decode_per_tick, 0.0))
+        self._header = tuple(range(_FIRST_WORD, _FIRST_WORD + chosen.header_tokens))
+        samples = chosen.rate * chosen.tick_ms // 1000
+        cycles = max(1, round(220 * chosen.tick_ms / 1000))  # whole ones, so that frames join
+        phase = np.arange(samples) * (2 * np.pi * cycles / samples)
+        self._output = TickOutput(pcm=to_pcm16((0.2 * np.sin(phase)).astype(np.float32)))
+
+    def open(self, setup: SessionSetup) -> _Duplex:
+        return _Duplex(setup)
+
+    def configure(self, state: _Duplex, setup: SessionSetup) -> None:
+        state.setup = setup
+
+    def hear(self, batch: Sequence[tuple[_Duplex, bytes]]) -> list[Heard]:
+        return [self._heard] * len(batch)
+
+    def utterance(self, state: _Duplex, *, cut: bool) -> Utterance | None:
+        """None: this model hears by itself."""
+        return None
+
+    def clear(self, state: _Duplex) -> None:
+        """Nothing is buffered."""
+
+    def transcribe(self, utterance: Utterance) -> str:
+        """Nothing is understood."""
+        return ""
+
+    def prompt(
+        self, state: _Duplex, instructions: str, messages: Sequence[Message]
+    ) -> list[Segment]:
+        """The header that opens a call; messages have no place in a frame-locked context."""
+        return [Segment(self._header, "header")]
+
+    def begin(self, state: _Duplex) -> None:
+        state.words = SimDetokenizer()
+
+    def decode(self, state: _Duplex, token_ids: Sequence[int]) -> TickOutput:
+        return self._output
+
+    def remember(self, state: _Duplex, item_id: str, token_ids: Sequence[int]) -> None:
+        """Nothing to spell again."""
+
+    def ended(self, state: _Duplex, playback_ms: int) -> None:
+        """It never waits for the caller."""
+
+    def speak(self, text: str, voice: str, speed: float) -> bytes:
+        """Its voice comes out of `decode`."""
+        return b""
+
+    def sampling(self) -> Sampling:
+        return Sampling()

@@ -1,0 +1,152 @@
+"""What a client may say about a session or a response: every key optional, null meaning "back to the default".
+
+Types and ranges are declared here and checked by msgspec; keys not named here are ignored, because clients send those
+of older and newer API versions.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Milliseconds = Annotated[int, Meta(ge=0, le=3_600_000)]
+MaxOutputTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
+Modality = Literal["audio", "text"]
+OneModality = Annotated[list[Modality], Meta(min_length=1, max_length=1)]
+
+
+class FormatPatch(msgspec.Struct):
+    """`{"type": "audio/pcm", "rate": 24000}` and its G.711 siblings."""
+
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] | UnsetType = UNSET
+    rate: int | None | UnsetType = UNSET
+
+
+class VoiceId(msgspec.Struct):
+    """The object form of a voice."""
+
+    id: str
+
+
+class TranscriptionPatch(msgspec.Struct):
+    """Which words events the client wants, and hints for the transcriber."""
+
+    model: str | None | UnsetType = UNSET
+    language: str | None | UnsetType = UNSET
+    prompt: str | None | UnsetType = UNSET
+
+
+class TurnDetectionPatch(msgspec.Struct):
+    """Both kinds of turn detection in one: what does not belong to the kind in force is ignored."""
+
+    type: Literal["server_vad", "semantic_vad"] | UnsetType = UNSET
+    threshold: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
+    prefix_padding_ms: Milliseconds | None | UnsetType = UNSET
+    silence_duration_ms: Milliseconds | None | UnsetType = UNSET
+    idle_timeout_ms: Milliseconds | None | UnsetType = UNSET
+    eagerness: Literal["low", "medium", "high", "auto"] | None | UnsetType = UNSET
+    create_response: bool | None | UnsetType = UNSET
+    interrupt_response: bool | None | UnsetType = UNSET
+
+
+class NoiseReduction(msgspec.Struct):
+    """Accepted and echoed; nothing is filtered."""
+
+    type: Literal["near_field", "far_field"]
+
+
+class InputPatch(msgspec.Struct):
+    """`session.audio.input`."""
+
+    format: FormatPatch | None | UnsetType = UNSET
+    transcription: TranscriptionPatch | None | UnsetType = UNSET
+    noise_reduction: NoiseReduction | None | UnsetType = UNSET
+    turn_detection: TurnDetectionPatch | None | UnsetType = UNSET
+
+
+class OutputPatch(msgspec.Struct):
+    """`session.audio.output` and `response.audio.output`."""
+
+    format: FormatPatch | None | UnsetType = UNSET
+    voice: str | VoiceId | None | UnsetType = UNSET
+    speed: Annotated[float, Meta(ge=0.25, le=1.5)] | None | UnsetType = UNSET
+
+
+class AudioPatch(msgspec.Struct):
+    """`session.audio` and `response.audio`."""
+
+    input: InputPatch | None | UnsetType = UNSET
+    output: OutputPatch | None | UnsetType = UNSET
+
+
+class Tool(msgspec.Struct):
+    """A function the model may call."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    type: Literal["function"] = "function"
+    description: str | UnsetType = UNSET
+    parameters: dict[str, Any] | UnsetType = UNSET
+
+
+class FunctionChoice(msgspec.Struct):
+    """This function must be called."""
+
+    name: str
+    type: Literal["function"] = "function"
+
+
+ToolChoice = Literal["auto", "none", "required"] | FunctionChoice
+
+
+class Retention(msgspec.Struct):
+    """How much of the conversation survives when the context is full; accepted and echoed."""
+
+    type: Literal["retention_ratio"]
+    retention_ratio: Annotated[float, Meta(ge=0, le=1)]
+    token_limits: dict[str, int] | UnsetType = UNSET
+
+
+class Tracing(msgspec.Struct):
+    """Accepted and echoed; nothing is traced."""
+
+    workflow_name: str | UnsetType = UNSET
+    group_id: str | UnsetType = UNSET
+    metadata: dict[str, Any] | UnsetType = UNSET
+
+
+class Prompt(msgspec.Struct):
+    """A stored prompt; accepted and echoed, since this server stores none."""
+
+    id: str
+    version: str | UnsetType = UNSET
+    variables: dict[str, str] | UnsetType = UNSET
+
+
+class SessionPatch(msgspec.Struct):
+    """The `session` of a session.update."""
+
+    type: Literal["realtime", "transcription"]
+    output_modalities: OneModality | None | UnsetType = UNSET
+    instructions: str | None | UnsetType = UNSET
+    tools: list[Tool] | None | UnsetType = UNSET
+    tool_choice: ToolChoice | None | UnsetType = UNSET
+    max_output_tokens: MaxOutputTokens | None | UnsetType = UNSET
+    tracing: Literal["auto"] | Tracing | None | UnsetType = UNSET
+    truncation: Literal["auto", "disabled"] | Retention | None | UnsetType = UNSET
+    prompt: Prompt | None | UnsetType = UNSET
+    include: list[Literal["item.input_audio_transcription.logprobs"]] | None | UnsetType = UNSET
+    audio: AudioPatch | None | UnsetType = UNSET
+
+
+class ResponsePatch(msgspec.Struct):
+    """The `response` of a response.create: what this one answer does differently from the session."""
+
+    output_modalities: OneModality | None | UnsetType = UNSET
+    instructions: str | None | UnsetType = UNSET
+    tools: list[Tool] | None | UnsetType = UNSET
+    tool_choice: ToolChoice | None | UnsetType = UNSET
+    max_output_tokens: MaxOutputTokens | None | UnsetType = UNSET
+    metadata: Annotated[dict[str, str], Meta(max_length=16)] | None | UnsetType = UNSET
+    conversation: str | None | UnsetType = UNSET
+    input: list[dict[str, Any]] | None | UnsetType = UNSET
+    audio: AudioPatch | None | UnsetType = UNSET
