@@ -26,7 +26,7 @@ class StaticCap:
         self._limit: int = max_sessions
         self._out: int = 0  # leases given and not yet released
         self._closed: Reason | None = None  # why nobody enters any more
-        self._refused_in_a_row: int = 0  # since the last place was given or freed
+        self._refused_in_a_row: int = 0  # since the last place was given
 
     def try_admit(self, now: float, request: Request) -> Lease | Rejection:
         """A place, or why not."""
@@ -41,7 +41,7 @@ class StaticCap:
         return Lease(request.tenant, now)
 
     def _retry_after_s(self) -> float:
-        """Grows with the crowd: doubled for every full house refused since a place last moved."""
+        """Grows with the crowd: doubled for every full house refused since the last admission."""
         doublings = min(self._refused_in_a_row // self._limit, 8)  # bounded: 2**n must not run away
         self._refused_in_a_row += 1
         return min(BASE_RETRY_S * 2.0**doublings, MAX_RETRY_S)
@@ -53,7 +53,6 @@ class StaticCap:
         assert self._out > 0, f"released {lease} of another door"
         lease.released = True
         self._out -= 1
-        self._refused_in_a_row = 0
 
     def close(self, reason: Reason) -> None:
         """Refuse everyone from now on. The first reason stands."""

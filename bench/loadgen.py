@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import time
 from array import array
 from collections import deque
@@ -276,7 +277,11 @@ def main() -> None:
     parser.add_argument("--warmup", type=float, default=0.5)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--server-pid", type=int, required=True)
-    run = Run(parser.parse_args())
+    parser.add_argument("--core", type=int, help="the one core to run on")
+    options = parser.parse_args()
+    if options.core is not None:
+        os.sched_setaffinity(0, {options.core})
+    run = Run(options)
     try:
         result = uvloop.run(run())
     except (OSError, TimeoutError) as error:

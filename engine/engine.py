@@ -20,7 +20,7 @@ from engine.kv_policy import KvPolicy
 from engine.listener import SessionListener
 from engine.models.base import InteractionModel, SessionSetup
 from engine.observer import Observer
-from engine.pool import CpuPool, InlinePool, Pool
+from engine.pool import Pools
 from engine.session import Session
 from engine.settings import EngineSettings, Parts
 from engine.stepping import Stepper
@@ -40,6 +40,11 @@ class EngineSnapshot:
     step_started_at: float | None  # None between steps
 
 
+def default_pools(model: InteractionModel, settings: EngineSettings) -> Pools:
+    """Threads, unless the model's own work is too small to be worth a thread switch."""
+    return Pools.inline() if model.spec.hears_inline else Pools.threads(settings.pool_threads)
+
+
 class Engine:
     """Serves every session of one model. Call everything on the event loop."""
 
@@ -51,6 +56,7 @@ class Engine:
         observer: Observer,
         settings: EngineSettings,
         policy: KvPolicy,
+        pools: Pools | None = None,  # None: threads, as the model and the settings ask
     ) -> None:
         self.model = model
         self.alive = False  # True between a successful start and stop or death
@@ -59,10 +65,8 @@ class Engine:
         self._settings = settings
         self._policy = policy
         self._stepper = Stepper(executor, clock, observer, settings.prefill_budget)
-        inline = model.spec.hears_inline
-        self._ear_pool: Pool = InlinePool() if inline else CpuPool(1, "ear")
-        self._pool: Pool = InlinePool() if inline else CpuPool(settings.pool_threads, "speech")
-        self._ear = Ear(model, self._ear_pool, clock)
+        self._pools = pools or default_pools(model, settings)
+        self._ear = Ear(model, self._pools.ear, clock)
         self._observer = observer
         self._sessions: dict[str, Session] = {}
         self._parts: Parts | None = None  # None until started
@@ -80,7 +84,7 @@ class Engine:
         self._parts = Parts(
             self.model,
             self._stepper,
-            self._pool,
+            self._pools.speech,
             self._clock,
             self._observer,
             self._settings,
@@ -122,8 +126,7 @@ class Engine:
         self.alive = False
         self._stepper.stop()
         await self._executor.shutdown()
-        self._pool.shutdown()
-        self._ear_pool.shutdown()
+        self._pools.shutdown()
 
     def request_stop(self) -> None:
         """Let `run` return after the step in flight."""

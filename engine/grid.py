@@ -33,4 +33,7 @@ class TickGrid:
 
 def next_beat(start: float, period_s: float, now: float) -> float:
     """The first instant `start + k·period_s` after `now`: a beat that is late is skipped, never shifted."""
-    return start + (int((now - start) / period_s) + 1) * period_s
+    beats = int((now - start) / period_s) + 1
+    beat = start + beats * period_s
+    # Rounding may put `now`, itself a beat, just below it: without this the loop would wake for ever at one instant.
+    return beat if beat > now else start + (beats + 1) * period_s

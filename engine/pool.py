@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
@@ -38,3 +39,23 @@ class InlinePool:
         return function(*args, **kwargs)
 
     def shutdown(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Hearing has a thread of its own: a slow transcription must never make a listening tick late."""
+
+    ear: Pool
+    speech: Pool
+
+    @classmethod
+    def threads(cls, speech_threads: int) -> "Pools":
+        return cls(CpuPool(1, "ear"), CpuPool(speech_threads, "speech"))
+
+    @classmethod
+    def inline(cls) -> "Pools":
+        return cls(InlinePool(), InlinePool())
+
+    def shutdown(self) -> None:
+        self.ear.shutdown()
+        self.speech.shutdown()

@@ -43,7 +43,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
-def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end in virtual time. Raises Deadlock where real time would hang."""
+def run_virtual(main: Coroutine[Any, Any, T], limit_s: float = 86_400.0) -> T:
+    """Run `main` to its end in virtual time.
+
+    Raises:
+        Deadlock: real time would hang here.
+        TimeoutError: `limit_s` virtual seconds passed; a timer that repeats would keep it going for ever.
+    """
+
+    async def limited() -> T:
+        async with asyncio.timeout(limit_s):
+            return await main
+
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+        return runner.run(limited())

@@ -22,7 +22,9 @@ class SpokenText:
         self._rate = rate  # Hz of the pcm16 counted here
         self._pcm_bytes = 0  # audio so far
         self._pieces: list[str] = []  # text as it came
-        self._starts: list[int] = []  # ms of audio at which a stretch of text begins, strictly rising
+        self._starts: list[
+            int
+        ] = []  # ms of audio at which a stretch of text begins, strictly rising
         self._ends: list[int] = []  # characters of text by the end of that stretch
         self._heard_ms: int | None = None  # the caller heard no more than this; None: all of it
 

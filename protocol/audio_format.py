@@ -47,7 +47,8 @@ def _mu_law_codes() -> npt.NDArray[np.uint8]:
     exponent = _segment(magnitude, 256)
     mantissa = (magnitude >> (exponent + 3)) & 15
     sign = np.where(samples < 0, 0x80, 0)
-    return (~(sign | (exponent << 4) | mantissa) & 0xFF).astype(np.uint8)
+    codes: npt.NDArray[np.int32] = ~(sign | (exponent << 4) | mantissa) & 0xFF
+    return codes.astype(np.uint8)
 
 
 def _a_law_codes() -> npt.NDArray[np.uint8]:
@@ -57,7 +58,8 @@ def _a_law_codes() -> npt.NDArray[np.uint8]:
     exponent = _segment(magnitude, 256)
     mantissa = (magnitude >> (np.maximum(exponent, 1) + 3)) & 15
     sign = np.where(samples < 0, 0, 0x80)
-    return ((sign | (exponent << 4) | mantissa) ^ 0x55).astype(np.uint8)
+    codes: npt.NDArray[np.int32] = (sign | (exponent << 4) | mantissa) ^ 0x55
+    return codes.astype(np.uint8)
 
 
 class AudioFormat(Enum):

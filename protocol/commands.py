@@ -82,4 +82,6 @@ class Hangup(msgspec.Struct, frozen=True):
     reason: str
 
 
-Command = Configure | PushAudio | CommitAudio | ClearAudio | CreateResponse | CancelResponse | Hangup
+Command = (
+    Configure | PushAudio | CommitAudio | ClearAudio | CreateResponse | CancelResponse | Hangup
+)

@@ -65,6 +65,11 @@ class Conversation:
             return unknown_previous(after)
         return self._link(Entry(item), preceding)
 
+    def place(self, item: Item, after: str | None) -> Entry:
+        """Add after `after` (None: first), or last if that item has meanwhile gone."""
+        preceding = None if after is None else self._entries.get(after, self._last)
+        return self._link(Entry(item), preceding)
+
     def delete(self, item_id: str) -> Entry | None:
         """Take an item out of the chain; None if there is no such item."""
         entry = self._entries.pop(item_id, None)

@@ -16,13 +16,6 @@ class ProtocolError(msgspec.Struct, frozen=True):
         """The same error, pointing at the client event that caused it."""
         return msgspec.structs.replace(self, event_id=self.event_id or event_id)
 
-    def under(self, prefix: str) -> "ProtocolError":
-        """The same error, its `param` seen from one level up."""
-        if self.param is None:
-            return msgspec.structs.replace(self, param=prefix)
-        joint = "" if self.param.startswith("[") else "."
-        return msgspec.structs.replace(self, param=f"{prefix}{joint}{self.param}")
-
 
 def invalid_value(message: str, param: str | None = None) -> ProtocolError:
     """The commonest mistake: a field whose value is not acceptable."""

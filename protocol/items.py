@@ -4,7 +4,7 @@ Fields that do not apply are UNSET and so absent from the JSON: a null where a c
 some clients drop the whole event. The exception is `transcript`, which `input_audio` must carry even when it is null.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -22,7 +22,7 @@ class Part(msgspec.Struct, kw_only=True):
 
     type: Literal["input_text", "input_audio", "output_text", "output_audio"]
     text: str | UnsetType = UNSET
-    transcript: str | None | UnsetType = UNSET
+    transcript: str | UnsetType | None = UNSET
 
 
 class Item(msgspec.Struct, kw_only=True):
@@ -51,10 +51,15 @@ class Entry:
         self.awaits_transcript = False  # caller audio whose words are still to come
         self.spoken: SpokenText | None = None  # set for answers given as audio
 
+    def remember_heard(self) -> None:
+        """Make the transcript what the caller heard of a spoken answer."""
+        if self.spoken is not None:
+            self.item.content = [Part(type="output_audio", transcript=self.spoken.heard())]
 
-def user_audio(item_id: str) -> Item:
-    """A user item made of committed caller audio."""
-    part = Part(type="input_audio", transcript=None)
+
+def user_audio(item_id: str, transcript: str | None = None) -> Item:
+    """A user item made of committed caller audio, its words not known yet unless given."""
+    part = Part(type="input_audio", transcript=transcript)
     return Item(id=item_id, type="message", status="completed", role="user", content=[part])
 
 
@@ -94,7 +99,7 @@ _ClientItem = _ClientMessage | _ClientCall | _ClientCallOutput
 
 def parsed(raw: dict[str, Any], prefix: str, new_id: str, new_call_id: str) -> Item | ProtocolError:
     """The item in a client's event at `prefix`; `new_id` and `new_call_id` serve where the client gave none."""
-    shaped = checked(raw, _ClientItem, prefix)  # type: ignore[arg-type]  # a union is a shape to msgspec
+    shaped = checked(raw, cast("type[_ClientItem]", _ClientItem), prefix)
     if isinstance(shaped, ProtocolError):
         return shaped
     item_id = shaped.id or new_id

@@ -37,9 +37,7 @@ class ServerEvents:
         return texts
 
     def _emit(self, event_type: str, fields: dict[str, Any]) -> None:
-        self._texts.append(
-            encode({"type": event_type, "event_id": self._ids.event(), **fields})
-        )
+        self._texts.append(encode({"type": event_type, "event_id": self._ids.event(), **fields}))
 
     # -- session -------------------------------------------------------------------------------
 
@@ -167,8 +165,6 @@ class ServerEvents:
     def audio_done(self, address: Address) -> None:
         self._emit("response.output_audio.done", address.fields)
 
-    def text_done(
-        self, address: Address, kind: Literal["text", "transcript"], text: str
-    ) -> None:
+    def text_done(self, address: Address, kind: Literal["text", "transcript"], text: str) -> None:
         name = "output_text" if kind == "text" else "output_audio_transcript"
         self._emit(f"response.{name}.done", {**address.fields, kind: text})

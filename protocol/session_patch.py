@@ -19,7 +19,7 @@ class FormatPatch(msgspec.Struct):
     """`{"type": "audio/pcm", "rate": 24000}` and its G.711 siblings."""
 
     type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] | UnsetType = UNSET
-    rate: int | None | UnsetType = UNSET
+    rate: int | UnsetType | None = UNSET
 
 
 class VoiceId(msgspec.Struct):
@@ -31,22 +31,22 @@ class VoiceId(msgspec.Struct):
 class TranscriptionPatch(msgspec.Struct):
     """Which words events the client wants, and hints for the transcriber."""
 
-    model: str | None | UnsetType = UNSET
-    language: str | None | UnsetType = UNSET
-    prompt: str | None | UnsetType = UNSET
+    model: str | UnsetType | None = UNSET
+    language: str | UnsetType | None = UNSET
+    prompt: str | UnsetType | None = UNSET
 
 
 class TurnDetectionPatch(msgspec.Struct):
     """Both kinds of turn detection in one: what does not belong to the kind in force is ignored."""
 
     type: Literal["server_vad", "semantic_vad"] | UnsetType = UNSET
-    threshold: Annotated[float, Meta(ge=0, le=1)] | None | UnsetType = UNSET
-    prefix_padding_ms: Milliseconds | None | UnsetType = UNSET
-    silence_duration_ms: Milliseconds | None | UnsetType = UNSET
-    idle_timeout_ms: Milliseconds | None | UnsetType = UNSET
-    eagerness: Literal["low", "medium", "high", "auto"] | None | UnsetType = UNSET
-    create_response: bool | None | UnsetType = UNSET
-    interrupt_response: bool | None | UnsetType = UNSET
+    threshold: Annotated[float, Meta(ge=0, le=1)] | UnsetType | None = UNSET
+    prefix_padding_ms: Milliseconds | UnsetType | None = UNSET
+    silence_duration_ms: Milliseconds | UnsetType | None = UNSET
+    idle_timeout_ms: Milliseconds | UnsetType | None = UNSET
+    eagerness: Literal["low", "medium", "high", "auto"] | UnsetType | None = UNSET
+    create_response: bool | UnsetType | None = UNSET
+    interrupt_response: bool | UnsetType | None = UNSET
 
 
 class NoiseReduction(msgspec.Struct):
@@ -58,41 +58,41 @@ class NoiseReduction(msgspec.Struct):
 class InputPatch(msgspec.Struct):
     """`session.audio.input`."""
 
-    format: FormatPatch | None | UnsetType = UNSET
-    transcription: TranscriptionPatch | None | UnsetType = UNSET
-    noise_reduction: NoiseReduction | None | UnsetType = UNSET
-    turn_detection: TurnDetectionPatch | None | UnsetType = UNSET
+    format: FormatPatch | UnsetType | None = UNSET
+    transcription: TranscriptionPatch | UnsetType | None = UNSET
+    noise_reduction: NoiseReduction | UnsetType | None = UNSET
+    turn_detection: TurnDetectionPatch | UnsetType | None = UNSET
 
 
 class OutputPatch(msgspec.Struct):
     """`session.audio.output` and `response.audio.output`."""
 
-    format: FormatPatch | None | UnsetType = UNSET
-    voice: str | VoiceId | None | UnsetType = UNSET
-    speed: Annotated[float, Meta(ge=0.25, le=1.5)] | None | UnsetType = UNSET
+    format: FormatPatch | UnsetType | None = UNSET
+    voice: str | VoiceId | UnsetType | None = UNSET
+    speed: Annotated[float, Meta(ge=0.25, le=1.5)] | UnsetType | None = UNSET
 
 
 class AudioPatch(msgspec.Struct):
     """`session.audio` and `response.audio`."""
 
-    input: InputPatch | None | UnsetType = UNSET
-    output: OutputPatch | None | UnsetType = UNSET
+    input: InputPatch | UnsetType | None = UNSET
+    output: OutputPatch | UnsetType | None = UNSET
 
 
-class Tool(msgspec.Struct):
+class Tool(msgspec.Struct, kw_only=True):
     """A function the model may call."""
 
-    name: Annotated[str, Meta(min_length=1)]
     type: Literal["function"] = "function"
+    name: Annotated[str, Meta(min_length=1)]
     description: str | UnsetType = UNSET
     parameters: dict[str, Any] | UnsetType = UNSET
 
 
-class FunctionChoice(msgspec.Struct):
+class FunctionChoice(msgspec.Struct, kw_only=True):
     """This function must be called."""
 
-    name: str
     type: Literal["function"] = "function"
+    name: str
 
 
 ToolChoice = Literal["auto", "none", "required"] | FunctionChoice
@@ -126,27 +126,27 @@ class SessionPatch(msgspec.Struct):
     """The `session` of a session.update."""
 
     type: Literal["realtime", "transcription"]
-    output_modalities: OneModality | None | UnsetType = UNSET
-    instructions: str | None | UnsetType = UNSET
-    tools: list[Tool] | None | UnsetType = UNSET
-    tool_choice: ToolChoice | None | UnsetType = UNSET
-    max_output_tokens: MaxOutputTokens | None | UnsetType = UNSET
-    tracing: Literal["auto"] | Tracing | None | UnsetType = UNSET
-    truncation: Literal["auto", "disabled"] | Retention | None | UnsetType = UNSET
-    prompt: Prompt | None | UnsetType = UNSET
-    include: list[Literal["item.input_audio_transcription.logprobs"]] | None | UnsetType = UNSET
-    audio: AudioPatch | None | UnsetType = UNSET
+    output_modalities: OneModality | UnsetType | None = UNSET
+    instructions: str | UnsetType | None = UNSET
+    tools: list[Tool] | UnsetType | None = UNSET
+    tool_choice: ToolChoice | UnsetType | None = UNSET
+    max_output_tokens: MaxOutputTokens | UnsetType | None = UNSET
+    tracing: Literal["auto"] | Tracing | UnsetType | None = UNSET
+    truncation: Literal["auto", "disabled"] | Retention | UnsetType | None = UNSET
+    prompt: Prompt | UnsetType | None = UNSET
+    include: list[Literal["item.input_audio_transcription.logprobs"]] | UnsetType | None = UNSET
+    audio: AudioPatch | UnsetType | None = UNSET
 
 
 class ResponsePatch(msgspec.Struct):
     """The `response` of a response.create: what this one answer does differently from the session."""
 
-    output_modalities: OneModality | None | UnsetType = UNSET
-    instructions: str | None | UnsetType = UNSET
-    tools: list[Tool] | None | UnsetType = UNSET
-    tool_choice: ToolChoice | None | UnsetType = UNSET
-    max_output_tokens: MaxOutputTokens | None | UnsetType = UNSET
-    metadata: Annotated[dict[str, str], Meta(max_length=16)] | None | UnsetType = UNSET
-    conversation: str | None | UnsetType = UNSET
-    input: list[dict[str, Any]] | None | UnsetType = UNSET
-    audio: AudioPatch | None | UnsetType = UNSET
+    output_modalities: OneModality | UnsetType | None = UNSET
+    instructions: str | UnsetType | None = UNSET
+    tools: list[Tool] | UnsetType | None = UNSET
+    tool_choice: ToolChoice | UnsetType | None = UNSET
+    max_output_tokens: MaxOutputTokens | UnsetType | None = UNSET
+    metadata: Annotated[dict[str, str], Meta(max_length=16)] | UnsetType | None = UNSET
+    conversation: str | UnsetType | None = UNSET
+    input: list[dict[str, Any]] | UnsetType | None = UNSET
+    audio: AudioPatch | UnsetType | None = UNSET

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from protocol.commands import Configure, TurnDetectionSettings
-from protocol.session_config import SessionConfig, Tool, TurnDetection
+from protocol.session_config import SessionConfig, TurnDetection
+from protocol.session_patch import Tool
 
 # Silence that ends a turn under semantic_vad, by eagerness: the eager answer sooner, the patient let the caller think.
 _EAGERNESS_SILENCE_MS = {"low": 1000, "medium": 600, "auto": 600, "high": 300}

@@ -21,7 +21,7 @@ from engine.models.base import ModelSpec
 from server.auth import AuthDenied, KeyRing, authenticate, presented_key
 from server.health import Health
 from server.metrics import Metrics
-from server.realtime import Receive, RealtimeDoor, Scope, Send
+from server.realtime import RealtimeDoor, Receive, Scope, Send
 
 # Browsers refuse a module or worklet with the wrong type; not every machine's mime table knows these.
 mimetypes.add_type("text/javascript", ".js")
@@ -33,7 +33,6 @@ class Surface:
     """What the HTTP side shows."""
 
     spec: ModelSpec
-    name: str  # the model's id, as clients see it
     ring: KeyRing
     health: Health
     admission: AdmissionPort
@@ -93,7 +92,7 @@ class Routes:
 
     async def model(self, request: Request, model_id: str) -> Response:
         self._require_key(request)
-        if model_id != self._surface.name:
+        if model_id != self._surface.spec.id:
             raise HTTPException(404, f"The model '{model_id}' does not exist.")
         return JSONResponse(self._model())
 
@@ -155,7 +154,7 @@ class Routes:
     def _model(self) -> dict[str, Any]:
         spec = self._surface.spec
         return {
-            "id": self._surface.name,
+            "id": spec.id,
             "object": "model",
             "created": self._surface.created,
             "owned_by": spec.owned_by,

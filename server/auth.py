@@ -130,7 +130,7 @@ def origin_allowed(headers: Mapping[str, str], allowed: Sequence[str], ring: Key
     if origin.lower() in {entry.lower() for entry in allowed}:
         return True
     host = headers.get("host", "").lower()
-    if not host or urlsplit(origin.lower()).netloc != host:
+    if not host or origin.lower().partition("://")[2] != host:
         return False
     return bool(len(ring)) or is_unforgeable(host)
 

@@ -25,7 +25,6 @@ from server.config import (
     default_config_path,
     environment,
     load_config,
-    set_thread_environment,
     shipped_configs,
 )
 
@@ -96,13 +95,15 @@ def _missing_package(error: ModuleNotFoundError) -> str:
 
 
 @contextmanager
-def _weights_as_failures() -> Iterator[None]:
-    """Turn weights that are missing or corrupt into one line; the error says what to run."""
+def _start_failures() -> Iterator[None]:
+    """Turn parts that cannot be had into one line; these errors say what to do themselves."""
+    from engine.speech.ports import SpeechUnavailable
+    from engine.vllm_adapter.environment import EngineUnavailable
     from engine.weights import WeightsError
 
     try:
         yield
-    except WeightsError as error:
+    except (WeightsError, SpeechUnavailable, EngineUnavailable) as error:
         raise Failure(str(error)) from None
 
 
@@ -122,8 +123,7 @@ def _serve(args: argparse.Namespace) -> int:
         raise Failure(problem, 2)
     if problem := port_problem(door.host, door.port):  # now, not after the model is loaded
         raise Failure(problem)
-    set_thread_environment(config.engine.vllm.threads)  # before anything imports torch
-    with _weights_as_failures():
+    with _start_failures():
         from server.runtime import serve
 
         return serve(config)
@@ -147,7 +147,7 @@ def _configuration(args: argparse.Namespace) -> Config:
 
 def _forward(module: str, argv: Sequence[str]) -> int:
     """Run `main(argv)` of a module in the package above this one."""
-    with _weights_as_failures():
+    with _start_failures():
         run: Callable[[Sequence[str]], int] = importlib.import_module(module).main
         return run(argv)
 
@@ -161,7 +161,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _models_fetch(args: argparse.Namespace) -> int:
-    with _weights_as_failures():
+    with _start_failures():
         from engine.weights import embedded_dir, fetch_embedded
 
         fetch_embedded(embedded_dir(environment().cache_dir))

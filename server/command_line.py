@@ -17,6 +17,7 @@ DISTRIBUTION = "metronome-realtime"
 BENCHES = {
     "frontend": "CPU per audio frame through the real server, beside a bare echo of the same bytes",
     "turn": "end of speech to first audio, alone and with four calls at once",
+    "sim": "minutes of many calls on a simulated engine, in seconds",
 }
 
 SERVE_EXAMPLES = """\
@@ -61,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo = _add(commands, "demo", "hold a spoken conversation with the real server", add_help=False)
     demo.set_defaults(forwards=True)
     bench = _add(commands, "bench", "measure this machine", epilog=BENCH_EPILOG)
-    bench.add_argument("name", metavar="NAME", choices=BENCHES, help=" or ".join(BENCHES))
+    bench.add_argument("name", metavar="NAME", choices=BENCHES, help=", ".join(BENCHES))
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark")
     _add_models(commands)
     check = _add(commands, "check-config", "check a configuration file")

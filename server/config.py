@@ -229,9 +229,7 @@ def environment(environ: Mapping[str, str] = os.environ) -> Environment:
     )
 
 
-def set_thread_environment(
-    threads: int, environ: MutableMapping[str, str] = os.environ
-) -> None:
+def set_thread_environment(threads: int, environ: MutableMapping[str, str] = os.environ) -> None:
     """Fix OpenMP's thread count before torch is first imported, unless the user has.
 
     Unset, vLLM's CPU backend spins two OpenMP threads against the server's own (a turn of 0.84 s

@@ -29,7 +29,10 @@ _log = logging.getLogger(__name__)
 Message = MutableMapping[str, Any]
 
 _WATCH_S = 1.0
-_PARSER_CODES = frozenset({1002, 1007, 1009})  # what uvicorn's frame parser closes with on a broken peer
+_TIMER_SLACK_S = 0.002  # event loops may wake a sleeper that much early (uvloop counts in ms)
+_PARSER_CODES = frozenset(
+    {1002, 1007, 1009}
+)  # what uvicorn's frame parser closes with on a broken peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,6 @@ class Machine:
     clock: Clock
     metrics: Metrics
     limits: Limits
-    output_rate: int  # Hz of the pcm16 that the model speaks
 
 
 class Connection:
@@ -74,9 +76,7 @@ class Connection:
         self._channel = channel
         self._log = logs.of_session(_log, session_id)
         self._outbox = Outbox(machine.limits.outbox_s, machine.limits.outbox_bytes)
-        self._engine_side = EngineSide(
-            self, protocol, machine.engine, machine.clock, machine.output_rate
-        )
+        self._engine_side = EngineSide(self, protocol, machine.engine, machine.clock)
         # Set when the outbox has something, or when it was decided how the call ends.
         self._wake = asyncio.Event()
         # True from `drain` on: hang up at the first silence.
@@ -117,6 +117,10 @@ class Connection:
         if not self._engine_side.is_answering:
             self.became_silent()
 
+    def end_drain(self) -> None:
+        """The time for replies is over."""
+        self.hang_up(1012, "the server is shutting down", "drain")
+
     # -- the engine side's view (server.engine_side.Call) --------------------------
 
     @property
@@ -138,7 +142,7 @@ class Connection:
     def became_silent(self) -> None:
         """No answer is in progress: the moment a draining call may end."""
         if self._draining:
-            self.hang_up(1012, "the server is shutting down", "drain")
+            self.end_drain()
 
     def hang_up(self, code: int, reason: str, ended: EndedReason) -> None:
         """End the call once everything queued has been sent. The first call decides how."""
@@ -213,7 +217,7 @@ class Connection:
             now = clock.now()
             if self._outbox.stalled_s(now) > limits.stalled_s:
                 self._cut_off()
-            if now < expires_at:
+            if expires_at - now > _TIMER_SLACK_S:
                 await clock.sleep_until(min(now + _WATCH_S, expires_at))
                 continue
             self._expire()

@@ -11,6 +11,8 @@ from engine.clock import Clock
 from engine.engine import Engine
 from engine.listener import EndReason, Usage
 from engine.session import Session
+from engine.speech.loudness import to_pcm16
+from engine.speech.resample import Resampler
 from protocol.commands import (
     CancelResponse,
     ClearAudio,
@@ -26,6 +28,8 @@ from server.metrics import EndedReason
 from server.translate import request_of, setup_of, usage_of
 
 P = ParamSpec("P")
+
+_UNPROMPTED = ""  # stands for the response that a frame-locked model opens by itself
 
 
 class Call(Protocol):
@@ -57,7 +61,7 @@ def _contained(
     """Keeps a failure of ours inside the connection it happened in: the caller is the engine's loop."""
 
     @functools.wraps(method)
-    def call(self: "EngineSide", *args: P.args, **kwargs: P.kwargs) -> None:
+    def call(self: "EngineSide", /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             method(self, *args, **kwargs)
         except Exception:  # noqa: BLE001  # the connection boundary, as the engine meets it
@@ -70,17 +74,20 @@ class EngineSide:
     """Implements `engine.listener.SessionListener`."""
 
     def __init__(
-        self, call: Call, protocol: RealtimeConnection, engine: Engine, clock: Clock, rate: int
+        self, call: Call, protocol: RealtimeConnection, engine: Engine, clock: Clock
     ) -> None:
         self.call = call
         self._protocol = protocol
         self._engine = engine
         self._clock = clock
+        self._rate = engine.model.spec.output_rate
+        # Towards another rate on the wire (G.711), by response.
+        self._wire_audio: dict[str, Resampler] = {}
         # Seconds of playback per byte of the model's pcm16.
-        self._s_per_byte = 1 / (2 * rate)
+        self._s_per_byte = 1 / (2 * self._rate)
         # None before `open`.
         self._session: Session | None = None
-        # Responses asked for and not ended.
+        # Responses asked for and not ended. A frame-locked model opens and ends its own.
         self._answering: set[str] = set()
         # A frame-locked model is producing output.
         self._speaking = False
@@ -124,13 +131,16 @@ class EngineSide:
 
     def _commit(self, session: Session, command: CommitAudio) -> None:
         if not session.commit(command.item_id):
-            self.transcription_failed(command.item_id, "No audio was buffered.")
+            self.transcription_failed(
+                command.item_id, "Too many turns are waiting to be transcribed."
+            )
 
     def _clear(self, session: Session, command: ClearAudio) -> None:
         session.clear_audio()
 
     def _respond(self, session: Session, command: CreateResponse) -> None:
-        self._answering.add(command.response_id)
+        if not self._engine.model.spec.decides_turns:
+            self._answering.add(command.response_id)
         session.respond(request_of(command))
 
     def _cancel(self, session: Session, command: CancelResponse) -> None:
@@ -143,6 +153,7 @@ class EngineSide:
 
     def _ended(self, response_id: str) -> None:
         self._answering.discard(response_id)
+        self._wire_audio.pop(response_id, None)
         self._speaking = False
         if not self._answering:
             self.call.became_silent()
@@ -176,7 +187,7 @@ class EngineSide:
 
     @_contained
     def response_audio(self, response_id: str, pcm: bytes) -> None:
-        self._protocol.response_audio(response_id, pcm)
+        self._protocol.response_audio(response_id, self._wired(response_id, pcm))
         self.call.flush(len(pcm) * self._s_per_byte)
 
     @_contained
@@ -189,11 +200,12 @@ class EngineSide:
     @_contained
     def spoke(self, pcm: bytes, text: str) -> None:
         self._speaking = True
-        self._protocol.spoke(pcm, text)
+        self._protocol.spoke(self._wired(_UNPROMPTED, pcm), text)
         self.call.flush(len(pcm) * self._s_per_byte)
 
     @_contained
     def fell_silent(self) -> None:
+        self._wire_audio.pop(_UNPROMPTED, None)
         self._protocol.fell_silent()
         self.call.flush()
         self._speaking = False
@@ -205,6 +217,15 @@ class EngineSide:
         self._protocol.error(code, message)
         self.call.flush()
         self.call.hang_up(1011, message, "engine")
+
+    def _wired(self, response_id: str, pcm: bytes) -> bytes:
+        """The model's audio at the rate that the wire's format has: the same, but for G.711."""
+        rate = self._protocol.output_rate(response_id)
+        if rate == self._rate:
+            return pcm
+        if response_id not in self._wire_audio:
+            self._wire_audio[response_id] = Resampler(self._rate, rate)
+        return to_pcm16(self._wire_audio[response_id].push(pcm))
 
 
 _CARRY: dict[type[Any], Callable[[EngineSide, Session, Any], None]] = {

@@ -11,7 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -165,7 +170,9 @@ class Metrics(Collector):
             "frame_latency_seconds", "Audio complete to heard or answered.", self._latency
         )
         outcomes = CounterMetricFamily(
-            "metronome_ticks", "Owed ticks; empty is owed and not delivered.", labels=["model", "outcome"]
+            "metronome_ticks",
+            "Owed ticks; empty is owed and not delivered.",
+            labels=["model", "outcome"],
         )
         for outcome, count in self._outcomes.items():
             outcomes.add_metric([self._model, outcome], count)
@@ -180,10 +187,12 @@ class Metrics(Collector):
 
     def _sessions(self) -> Iterator[Metric]:
         yield CounterMetricFamily("metronome_sessions_started", "Admitted.", value=self._started)
-        yield _counter("sessions_ended", "Ended, by cause.", "reason", self._ended)
+        yield _counter("sessions_ended", "Ended, by cause.", "reason", self._ended.items())
         yield _histogram("session_duration_seconds", "How long sessions lasted.", self._duration)
-        yield _counter("admission_rejections", "Turned away.", "reason", self._rejections)
-        yield _counter("auth_failures", "Refused at the door.", "reason", self._auth_failures)
+        yield _counter("admission_rejections", "Turned away.", "reason", self._rejections.items())
+        yield _counter(
+            "auth_failures", "Refused at the door.", "reason", self._auth_failures.items()
+        )
 
     def _engine(self) -> Iterator[Metric]:
         yield _histogram("engine_step_seconds", "Inside one engine step.", self._step)
@@ -192,7 +201,7 @@ class Metrics(Collector):
 
     def _front_end(self) -> Iterator[Metric]:
         yield from self.traffic.collect()
-        yield _counter("ws_protocol_errors", "Error events sent.", "code", self._errors)
+        yield _counter("ws_protocol_errors", "Error events sent.", "code", self._errors.items())
         yield _histogram("event_loop_lag_seconds", "Lateness of a timer.", self._lag)
         yield CounterMetricFamily(
             "metronome_outbox_dropped_frames",
@@ -235,7 +244,10 @@ class Traffic:
                 events.add_metric([direction, kind], count)
         yield events
         yield _counter(
-            "ws_bytes", "Payload bytes.", "direction", {"in": self._bytes_in, "out": self._bytes_out}
+            "ws_bytes",
+            "Payload bytes.",
+            "direction",
+            (("in", self._bytes_in), ("out", self._bytes_out)),
         )
 
 
@@ -263,9 +275,9 @@ def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric
     return family
 
 
-def _counter(name: str, text: str, label: str, counts: Iterable[tuple[str, int]] | dict[str, int]) -> Metric:
+def _counter(name: str, text: str, label: str, counts: Iterable[tuple[str, int]]) -> Metric:
     family = CounterMetricFamily(f"metronome_{name}", text, labels=[label])
-    for value, count in dict(counts).items():
+    for value, count in counts:
         family.add_metric([value], count)
     return family
 

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
+import msgspec
+
 from admission.port import AdmissionPort, Lease, Rejection, Request
-from protocol.connection import RealtimeConnection, SessionDefaults
+from protocol.connection import RealtimeConnection
 from protocol.ids import IdFactory
+from protocol.session_config import SessionDefaults
 from server import refusal as refusals
 from server.auth import (
     KEY_SUBPROTOCOL,
@@ -27,7 +30,7 @@ from server.auth import (
     speaks_beta,
 )
 from server.connection import Channel, Connection, Machine
-from server.draining import ABORT_EXTENSION
+from server.draining import ABORT_EXTENSION, Calls
 from server.refusal import Refusal
 
 _log = logging.getLogger(__name__)
@@ -95,7 +98,7 @@ class RealtimeDoor:
         # Wall clock, only for what clients are told.
         self._unix_now = unix_now
         # Calls in progress.
-        self.calls: set[Connection] = set()
+        self.calls = Calls()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket, as ASGI asks."""
@@ -147,10 +150,13 @@ class RealtimeDoor:
         if asked != self._policy.model:
             # Clients hard-code names such as gpt-realtime; there is one model here, and the session names it.
             _log.info("%s asked for model %r and gets %r", session_id, asked, self._policy.model)
+        defaults = self._policy.defaults
+        if knock.query.get("intent") == "transcription":
+            defaults = msgspec.structs.replace(defaults, type="transcription")
         protocol = RealtimeConnection(
             session_id=session_id,
             model=self._policy.model,
-            defaults=self._policy.defaults,
+            defaults=defaults,
             ids=ids,
             expires_at=int(self._unix_now() + self._machine.limits.max_session_s),
         )

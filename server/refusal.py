@@ -12,7 +12,9 @@ from typing import Any
 
 from admission.port import Reason, Rejection
 from protocol.codec import encode
+from protocol.errors import ProtocolError
 from protocol.ids import IdFactory
+from protocol.server_events import ServerEvents
 from server.auth import AuthDenied
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -120,12 +122,8 @@ async def deny(send: Send, refusal: Refusal) -> None:
 async def show(send: Send, refusal: Refusal, subprotocol: str | None) -> None:
     """Accept, say why not, and close."""
     await send({"type": "websocket.accept", "subprotocol": subprotocol})
-    event = {
-        "type": "error",
-        "event_id": IdFactory().event(),
-        "error": {**refusal.error, "event_id": None},
-    }
-    await send({"type": "websocket.send", "text": encode(event)})
-    await send(
-        {"type": "websocket.close", "code": refusal.close_code, "reason": refusal.reason}
-    )
+    events = ServerEvents(IdFactory())
+    events.error(ProtocolError(refusal.code, refusal.message, type=refusal.type))
+    for text in events.take():
+        await send({"type": "websocket.send", "text": text})
+    await send({"type": "websocket.close", "code": refusal.close_code, "reason": refusal.reason})

@@ -4,7 +4,7 @@ from engine.listener import Usage
 from engine.models.base import Message, SessionSetup, TurnDetection
 from engine.response import ResponseRequest
 from protocol.commands import Configure, CreateResponse
-from protocol.connection import ResponseUsage
+from protocol.response import ResponseUsage
 
 
 def setup_of(command: Configure) -> SessionSetup:

@@ -1,5 +1,6 @@
 """What a cascade keeps of one call: the caller's audio and turns, and what the assistant wrote."""
 
+import itertools
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -15,7 +16,10 @@ from engine.speech.utterance import UtteranceBuffer
 
 CAPACITY_S = 120  # caller audio held at most; a turn is ended a little before it would be cut
 _MAX_FINISHED = 256  # turns over but not yet taken; the engine takes each before it hears more
-_MAX_REMEMBERED = 256  # answers whose tokens are known; older ones are tokenised again
+_MAX_REMEMBERED = (
+    4096  # answers whose tokens are known, hours of them; older ones are tokenised again
+)
+_CUT_SHORT_AMONG = 8  # newest answers that a message may be the beginning of
 _SAMPLES_PER_MS = SPEECH_RATE // 1000
 
 
@@ -39,7 +43,9 @@ class Caller:
         self._buffer = UtteranceBuffer(CAPACITY_S * SPEECH_RATE)
         self._rest = np.zeros(0, np.float32)  # heard, but short of a frame
         self._heard_end = 0  # position after the newest sample that `hear` was given
-        self._sampled: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # item id -> tokens
+        self._sampled: OrderedDict[str, tuple[int, ...]] = (
+            OrderedDict()
+        )  # text of an answer -> its tokens
 
     @property
     def detects(self) -> bool:
@@ -64,7 +70,8 @@ class Caller:
             stretch = np.concatenate([self._rest, fresh])
             whole = len(stretch) // FRAME_SAMPLES * FRAME_SAMPLES
             self._rest = stretch[whole:]
-        return stretch[:whole].reshape(-1, FRAME_SAMPLES)
+        frames: Samples = stretch[:whole].reshape(-1, FRAME_SAMPLES)
+        return frames
 
     def judge(self, frames: Samples, probabilities: Sequence[float]) -> tuple[Signal, ...]:
         """Store frames and find turns in them; without turn detection `probabilities` are unused."""
@@ -151,15 +158,25 @@ class Caller:
 
     # -- what the assistant wrote ----------------------------------------------
 
-    def remember(self, item_id: str, token_ids: Sequence[int]) -> None:
-        """Keep an answer's tokens; the oldest are dropped past the bound."""
+    def remember(self, text: str, token_ids: Sequence[int]) -> None:
+        """Keep the tokens that an answer was written with; the oldest answer goes past the bound."""
         with self._lock:
-            self._sampled[item_id] = tuple(token_ids)
-            self._sampled.move_to_end(item_id)
-            if len(self._sampled) > _MAX_REMEMBERED:
-                self._sampled.popitem(last=False)
+            self._store(text, tuple(token_ids))
 
-    def remembered(self, item_id: str) -> tuple[int, ...]:
-        """The tokens of an answer, empty if not known."""
+    def remembered(self, text: str) -> tuple[int, ...]:
+        """The tokens of the answer that is or, before it was cut short, began with `text`; else none."""
         with self._lock:
-            return self._sampled.get(item_id, ())
+            if text in self._sampled or not text:
+                return self._sampled.get(text, ())
+            newest = itertools.islice(reversed(self._sampled.items()), _CUT_SHORT_AMONG)
+            for whole, tokens in newest:
+                if whole.startswith(text):
+                    self._store(text, tokens)  # found again when it is no longer among the newest
+                    return tokens
+            return ()
+
+    def _store(self, text: str, tokens: tuple[int, ...]) -> None:
+        self._sampled[text] = tokens
+        self._sampled.move_to_end(text)
+        if len(self._sampled) > _MAX_REMEMBERED:
+            self._sampled.popitem(last=False)

@@ -62,7 +62,9 @@ class Cascade:
         callers = [caller for caller, _ in batch]
         frames = [caller.frames(pcm) for caller, pcm in batch]
         detecting = [i for i, caller in enumerate(callers) if caller.detects and len(frames[i])]
-        spoken = self._probabilities([callers[i] for i in detecting], [frames[i] for i in detecting])
+        spoken = self._probabilities(
+            [callers[i] for i in detecting], [frames[i] for i in detecting]
+        )
         found: list[Sequence[float]] = [()] * len(batch)
         for index, probabilities in zip(detecting, spoken, strict=True):
             found[index] = probabilities
@@ -117,7 +119,7 @@ class Cascade:
     ) -> list[Segment]:
         chat = self._parts.chat
         turns = [
-            Segment(chat.message(m, state.remembered(m.item_id)), "message", m.item_id)
+            Segment(chat.message(m, self._sampled(state, m)), "message", m.item_id)
             for m in messages
         ]
         return [Segment(chat.header(instructions), "header"), *turns, Segment(chat.cue, "cue")]
@@ -129,8 +131,12 @@ class Cascade:
     def decode(self, state: Caller, token_ids: Sequence[int]) -> TickOutput:
         return TickOutput(state.detokenizer.feed(token_ids))
 
-    def remember(self, state: Caller, item_id: str, token_ids: Sequence[int]) -> None:
-        state.remember(item_id, token_ids)
+    @staticmethod
+    def _sampled(state: Caller, message: Message) -> tuple[int, ...]:
+        return state.remembered(message.text) if message.role == "assistant" else ()
+
+    def remember(self, state: Caller, text: str, token_ids: Sequence[int]) -> None:
+        state.remember(text, token_ids)
 
     def ended(self, state: Caller, playback_ms: int) -> None:
         state.await_speech(playback_ms)

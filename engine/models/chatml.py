@@ -27,7 +27,9 @@ class Persona:
 
     system: str
     examples: tuple[tuple[str, str], ...] = ()  # hidden turns: what a user says, how to answer
-    examples_up_to: int = 200  # characters of instructions from which the examples only get in the way
+    examples_up_to: int = (
+        200  # characters of instructions from which the examples only get in the way
+    )
 
 
 # A 135M model rambles under any system text; shown four short turns after the text it was trained with
@@ -100,7 +102,9 @@ class ChatMl:
     def _control(self, name: str, folder: Path) -> int:
         token = self._tokenizer.token_to_id(name)
         if token is None:
-            raise ValueError(f"{folder}: its tokenizer has no {name}; only ChatML models are supported")
+            raise ValueError(
+                f"{folder}: its tokenizer has no {name}; only ChatML models are supported"
+            )
         return int(token)
 
     def _no_thinking(self) -> tuple[int, ...]:
@@ -116,13 +120,15 @@ def _load(folder: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ValueError("tokenizers is missing; pip install 'metronome-realtime[embedded]'") from error
+        raise ValueError(
+            "tokenizers is missing; pip install 'metronome-realtime[embedded]'"
+        ) from error
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ValueError(f"{folder} is not a model folder: it has no tokenizer.json")
     try:
         return Tokenizer.from_str(path.read_text("utf-8"))
-    except Exception as error:  # noqa: BLE001  tokenizers raises bare Exception for a damaged file
+    except Exception as error:  # tokenizers raises nothing more specific for a damaged file
         raise ValueError(f"{path} is not a usable tokenizer: {error}") from error
 
 

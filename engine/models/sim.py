@@ -3,11 +3,12 @@
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from engine.models.base import (
+    AudioChunk,
     Heard,
     Message,
     ModelSpec,
@@ -18,14 +19,18 @@ from engine.models.base import (
 )
 from engine.models.chat import Detokenizer, spoken_prefix
 from engine.speech.loudness import to_pcm16
-from engine.work import Append, Sampling
+from engine.work import Sampling
 
-_STOP, _CLOSE = 1, 2
+_STOP = 1  # ends every turn
 _ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}
 _FIRST_WORD, _VOCABULARY = 10, 1000  # as the simulated backend samples: 10 … 999
-_SUBJECTS = "rivers, clouds, engines, bells, sparrows, lanterns, gardens, winters, painters, sailors"
+_SUBJECTS = (
+    "rivers, clouds, engines, bells, sparrows, lanterns, gardens, winters, painters, sailors"
+)
 _VERBS = "follow carry answer remember cross gather mend paint tune watch"
-_OBJECTS = "harbours. mountains. letters. windows. bridges, orchards. melodies, candles. maps. tides."
+_OBJECTS = (
+    "harbours. mountains. letters. windows. bridges, orchards. melodies, candles. maps. tides."
+)
 _WORD = re.compile(r"\S+")
 
 
@@ -57,7 +62,9 @@ class SimDetokenizer:
         self._begun = False
 
     def feed(self, token_ids: Sequence[int]) -> str:
-        text = " ".join(_WORDS[(i - _FIRST_WORD) % len(_WORDS)] for i in token_ids if i >= _FIRST_WORD)
+        text = " ".join(
+            _WORDS[(i - _FIRST_WORD) % len(_WORDS)] for i in token_ids if i >= _FIRST_WORD
+        )
         if not text:
             return ""
         spaced = f" {text}" if self._begun else text
@@ -68,19 +75,18 @@ class SimDetokenizer:
 class SimChat:
     """`ChatFormat` over a fixed vocabulary of words; words it lacks become one it has, always the same."""
 
-    stop_token_ids = (_STOP,)
-    cue = (_ROLES["assistant"],)
+    stop_token_ids: tuple[int, ...] = (_STOP,)
+    cue: tuple[int, ...] = (_ROLES["assistant"],)
 
     def header(self, instructions: str) -> tuple[int, ...]:
-        return (_ROLES["system"], *_tokens(instructions), _CLOSE)
+        return (_ROLES["system"], *_tokens(instructions), _STOP)
 
     def message(self, message: Message, sampled: Sequence[int] = ()) -> tuple[int, ...]:
         if message.role != "assistant":
-            return (_ROLES[message.role], *_tokens(message.text), _CLOSE)
+            return (_ROLES[message.role], *_tokens(message.text), _STOP)
         kept, spelled = spoken_prefix(message.text, sampled, self.detokenizer())
         rest = _tokens(message.text[len(spelled) :])
-        # The model ends its own answers with the stop token, so it belongs to the turn.
-        return (*self.cue, *sampled[:kept], *rest, _STOP, _CLOSE)
+        return (*self.cue, *sampled[:kept], *rest, _STOP)
 
     def detokenizer(self) -> Detokenizer:
         return SimDetokenizer()
@@ -105,19 +111,16 @@ class SimDuplexSettings:
     rate: int = 24_000  # Hz, in and out
 
 
-@dataclass(slots=True)
 class _Duplex:
-    """One session's state."""
+    """One session's state: none, but an identity."""
 
-    setup: SessionSetup
-    words: Detokenizer = field(default_factory=SimDetokenizer)
+    __slots__ = ()
 
 
 class SimDuplex:
     """Frame-locked `InteractionModel`: a frame in, a frame out, each as cheap as it can be.
 
-    The append that `hear` returns says how many tokens a tick brings and asks for; the engine fills in
-    session, epoch and deadline. Whatever is decoded sounds as a steady hum of one tick.
+    Every tick of audio becomes the same few tokens, and whatever is decoded sounds as a steady hum.
     """
 
     def __init__(self, settings: SimDuplexSettings | None = None) -> None:
@@ -129,10 +132,11 @@ class SimDuplex:
             output_rate=chosen.rate,
             decode_per_tick=chosen.decode_per_tick,
             decides_turns=True,
+            hears_inline=True,
             quality="simulated",
         )
         audio = tuple(range(_FIRST_WORD, _FIRST_WORD + chosen.prefill_per_tick))
-        self._heard = Heard(append=Append("", 0, audio, chosen.decode_per_tick, 0.0))
+        self._heard = Heard(chunk=AudioChunk(audio, chosen.decode_per_tick))
         self._header = tuple(range(_FIRST_WORD, _FIRST_WORD + chosen.header_tokens))
         samples = chosen.rate * chosen.tick_ms // 1000
         cycles = max(1, round(220 * chosen.tick_ms / 1000))  # whole ones, so that frames join
@@ -140,10 +144,10 @@ class SimDuplex:
         self._output = TickOutput(pcm=to_pcm16((0.2 * np.sin(phase)).astype(np.float32)))
 
     def open(self, setup: SessionSetup) -> _Duplex:
-        return _Duplex(setup)
+        return _Duplex()
 
     def configure(self, state: _Duplex, setup: SessionSetup) -> None:
-        state.setup = setup
+        """There are no settings."""
 
     def hear(self, batch: Sequence[tuple[_Duplex, bytes]]) -> list[Heard]:
         return [self._heard] * len(batch)
@@ -166,12 +170,12 @@ class SimDuplex:
         return [Segment(self._header, "header")]
 
     def begin(self, state: _Duplex) -> None:
-        state.words = SimDetokenizer()
+        """There is nothing to reset."""
 
     def decode(self, state: _Duplex, token_ids: Sequence[int]) -> TickOutput:
         return self._output
 
-    def remember(self, state: _Duplex, item_id: str, token_ids: Sequence[int]) -> None:
+    def remember(self, state: _Duplex, text: str, token_ids: Sequence[int]) -> None:
         """Nothing to spell again."""
 
     def ended(self, state: _Duplex, playback_ms: int) -> None:

@@ -11,14 +11,15 @@ _SENTENCE_ENDS = ".!?…"
 _CLAUSE_ENDS = ",;:—–"
 _WIDE_ENDS = "。！？；，、"  # Chinese and Japanese put no space after these
 _CLOSERS = "\"'”’)]}*_"
-_ABBREVIATIONS = frozenset(
-    "mr mrs ms dr prof sr jr st vs etc e.g i.e a.m p.m approx dept est fig no inc ltd co mt gen".split()
+_ABBREVIATIONS = (
+    "mr mrs ms dr prof sr jr st vs etc e.g i.e a.m p.m approx dept est fig no inc ltd co mt gen"
 )
 # A first clause that ends on one of these sounds as if the line had dropped.
-_WEAK = frozenset(
+_WEAK = (
     "a an the of to in on at by for from with and or but nor is are was were be am as that than "
-    "i you he she it we they my your his her its our their this these those if when because".split()
+    "i you he she it we they my your his her its our their this these those if when because"
 )
+_ABBREVIATION_SET, _WEAK_SET = frozenset(_ABBREVIATIONS.split()), frozenset(_WEAK.split())
 _FIRST_WORDS = 5
 _FIRST_WORDS_MAX = 7
 _SENTENCE_CHARS = 16  # a later clause is at least this long if it ends a sentence,
@@ -74,7 +75,7 @@ class ClauseCutter:
                 clause and len(pending) >= _CLAUSE_CHARS
             )
         words = pending.split()
-        weak = words[-1].lower().strip(_CLOSERS) in _WEAK
+        weak = words[-1].lower().strip(_CLOSERS) in _WEAK_SET
         enough = len(words) >= (_FIRST_WORDS_MAX if weak else _FIRST_WORDS)
         return sentence or (clause and len(words) > 1) or enough
 
@@ -87,4 +88,4 @@ def _ends_sentence(text: str) -> bool:
     word = text.split()[-1].lstrip("\"'“‘([").removesuffix(".")
     initial = len(word) == 1 and word.isupper() and word != "I"
     ordinal = word.isdigit() and len(word) <= 2  # "1. First …"
-    return not (word.lower() in _ABBREVIATIONS or initial or ordinal)
+    return not (word.lower() in _ABBREVIATION_SET or initial or ordinal)

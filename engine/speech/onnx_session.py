@@ -31,7 +31,15 @@ def open_onnx(path: Path) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except (RuntimeError, ValueError) as error:  # onnxruntime's own errors derive from RuntimeError
+    except _errors() as error:
         raise SpeechUnavailable(
             f"{path} is not a usable model; run: metronome models fetch embedded"
         ) from error
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What onnxruntime raises for a file that is no model; its errors have no base class of their own."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile")
+    return (RuntimeError, *(getattr(state, name) for name in names))

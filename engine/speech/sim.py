@@ -71,4 +71,5 @@ class ToneVoice:
         phase = np.cumsum(np.repeat(pitches, letter_samples)) * (2 * math.pi / ToneVoice.rate)
         wave = np.sin(phase) + 0.5 * np.sin(2 * phase) + 0.25 * np.sin(3 * phase)
         edge = np.minimum(np.arange(len(wave)), np.arange(len(wave))[::-1]) / (letter_samples / 4)
-        return (wave * np.minimum(edge, 1.0) * (_AMPLITUDE / 1.75)).astype(np.float32)
+        shaped: Samples = (wave * np.minimum(edge, 1.0) * (_AMPLITUDE / 1.75)).astype(np.float32)
+        return shaped

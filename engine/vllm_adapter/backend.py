@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from engine.backend import EngineDead
-from engine.vllm_adapter.compat import Output, VllmCore, prepare_environment, sampling_params
+from engine.vllm_adapter.compat import Output, VllmCore
+from engine.vllm_adapter.environment import prepare_environment
+from engine.vllm_adapter.sampling import sampling_params
 from engine.vllm_adapter.settings import VllmSettings
 from engine.work import Append, Drop, KvSnapshot, StepResult, TickBatch, TokenChunk
 
@@ -48,7 +50,8 @@ class VllmBackend:
         """
         prepare_environment(settings)
         self._core = VllmCore(settings)
-        from engine.vllm_adapter.window import KeyShift  # imports torch: after the environment is set
+        # Imports torch, so only now that the environment is set.
+        from engine.vllm_adapter.window import KeyShift
 
         self._shift = KeyShift.create(self._core)  # None: keys cannot be moved
         self._timer = timer
@@ -254,7 +257,7 @@ class VllmBackend:
             if tables is None:
                 errors.append(self._fail(drop.session_id, session.epoch, "no KV block is free"))
                 continue
-            moves[drop.session_id] = Move(tables, stop - start)
+            moves[drop.session_id] = Move(tables, start, stop - start)
             session.context -= stop - start
         if self._shift is not None and moves:
             self._shift.apply(list(moves.values()))

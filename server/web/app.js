@@ -13,7 +13,7 @@ const STATE_WORDS = {
   listening: ["Listening", "Go ahead."],
   hearing: ["Hearing you", ""],
   thinking: ["Thinking", "The reply is on its way."],
-  speaking: ["Speaking", "Talk to interrupt, or press Escape."],
+  speaking: ["Speaking", "Talk to interrupt."],
 };
 
 const byId = (id) => document.getElementById(id);
@@ -43,7 +43,8 @@ function hintFor(state) {
   if (state === "listening" && !call.hasMicrophone) return "Without a microphone: type below.";
   if (state === "listening" && call.mode === "push-to-talk") return "Hold the button, or the space bar, while you speak.";
   if (state === "listening" && call.muted) return "You are muted.";
-  if (state === "speaking" && call.mode === "push-to-talk") return "Hold the button to interrupt, or press Escape.";
+  if (state === "speaking" && !call.hasMicrophone) return "Type, or stop the reply, to interrupt.";
+  if (state === "speaking" && call.mode === "push-to-talk") return "Hold the button to interrupt.";
   return STATE_WORDS[state][1];
 }
 

@@ -1,16 +1,20 @@
-"""Headless Chromium with a fake microphone, driven over its DevTools protocol (one page, flat JSON messages)."""
+"""Headless Chromium with a fake microphone, driven by DevTools messages over a pipe: no driver, no port.
+
+`--remote-debugging-pipe`: JSON messages, each ended by a zero byte, in on file descriptor 3 and out on 4.
+"""
 
 import base64
 import contextlib
 import itertools
 import json
+import os
+import select
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from websockets.sync.client import ClientConnection, connect
 
 FLAGS = [
     "--headless=new",
@@ -20,10 +24,9 @@ FLAGS = [
     "--no-first-run",
     "--disable-background-networking",
     "--use-fake-device-for-media-stream",
-    "--remote-debugging-port=0",
+    "--remote-debugging-pipe",
 ]
-START_S = 30.0  # a cold start on a busy machine; usually under 2 s
-ANSWER_S = 30.0
+ANSWER_S = 60.0  # the first answer includes a cold start on a busy machine; usually under 2 s
 
 
 def find_chromium() -> str | None:
@@ -37,25 +40,44 @@ class PageError(Exception):
 
 
 class Page:
-    """One tab. Every call waits for Chromium's answer, or raises TimeoutError after `ANSWER_S`."""
+    """The one tab. Every call waits for Chromium's answer, or raises TimeoutError after `ANSWER_S`."""
 
-    def __init__(self, socket: ClientConnection) -> None:
-        self._socket = socket
+    def __init__(self, write_fd: int, read_fd: int) -> None:
+        self._write_fd = write_fd
+        self._read_fd = read_fd
+        self._received = b""
         self._numbers = itertools.count(1)
-        self.errors: list[str] = []  # uncaught exceptions, console errors and CSP violations of the page
-        for domain in ("Page", "Runtime", "Log"):
+        self._session: dict[str, str] = {}
+        self.errors: list[str] = []  # uncaught exceptions, console errors, what the CSP refused
+        self.sent: list[dict[str, Any]] = []  # events on the page's WebSockets, but for audio
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = {"sessionId": attached["sessionId"]}
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of one protocol method. Raises PageError where Chromium refuses it."""
+        """The result of one DevTools method. Raises PageError where Chromium refuses it."""
         number = next(self._numbers)
-        self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
-        while (answer := json.loads(self._socket.recv(timeout=ANSWER_S))).get("id") != number:
+        message = {"id": number, "method": method, "params": params, **self._session}
+        os.write(self._write_fd, json.dumps(message).encode() + b"\0")
+        while (answer := self._receive()).get("id") != number:
             self._note(answer)
         if "error" in answer:
             raise PageError(f"{method}: {answer['error']['message']}")
         result: dict[str, Any] = answer["result"]
         return result
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._received:
+            if not select.select([self._read_fd], [], [], ANSWER_S)[0]:
+                raise TimeoutError("Chromium does not answer")
+            part = os.read(self._read_fd, 1 << 20)
+            assert part, "Chromium has gone"
+            self._received += part
+        message, _, self._received = self._received.partition(b"\0")
+        parsed: dict[str, Any] = json.loads(message)
+        return parsed
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression, awaited. Raises PageError with what it threw."""
@@ -105,13 +127,18 @@ class Page:
         self.evaluate(f"document.querySelector({selector!r}).focus()")
         self.call("Input.insertText", text=text)
 
-    def screenshot(self, path: Path, width: int = 1280, height: int = 800, dark: bool = False) -> None:
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+    def size(self, width: int, height: int) -> None:
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
         )  # fmt: skip
+
+    def screenshot(
+        self, path: Path, width: int = 1280, height: int = 800, dark: bool = False
+    ) -> None:
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.size(width, height)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
@@ -119,32 +146,38 @@ class Page:
         params = message.get("params", {})
         if message.get("method") == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
-            self.errors.append(str(details.get("exception", {}).get("description", details["text"])))
+            self.errors.append(
+                str(details.get("exception", {}).get("description", details["text"]))
+            )
+        elif message.get("method") == "Network.webSocketFrameSent":
+            payload = params["response"]["payloadData"]
+            if not payload.startswith('{"type":"input_audio_buffer.append"'):
+                self.sent.append(json.loads(payload))
         elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.errors.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
 
 
 @contextlib.contextmanager
 def chromium(profile: Path, microphone: Path | None = None, allow: bool = True) -> Iterator[Page]:
-    """A fresh browser with one empty page; its microphone plays a WAV file once, or is refused where `allow` is False."""
+    """A fresh browser with one empty page. Its microphone plays a WAV file once; `allow` False refuses it."""
     binary = find_chromium()
     assert binary is not None, "guard with find_chromium()"
     flags = [*FLAGS, f"--user-data-dir={profile}"]
     flags += ["--use-fake-ui-for-media-stream"] if allow else ["--deny-permission-prompts"]
     if microphone is not None:
         flags.append(f"--use-file-for-fake-audio-capture={microphone}%noloop")
+    child_in, ours_out = os.pipe()
+    ours_in, child_out = os.pipe()
+    command = f"exec {shlex.join([binary, *flags])} 3<&{child_in} 4>&{child_out}"
     process = subprocess.Popen(
-        [binary, *flags, "about:blank"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        ["bash", "-c", command], pass_fds=(child_in, child_out), stderr=subprocess.DEVNULL
     )
+    os.close(child_in)
+    os.close(child_out)
     try:
-        with connect(_page_address(process), max_size=None, compression=None) as socket:
-            yield Page(socket)
+        yield Page(ours_out, ours_in)
     finally:
         process.terminate()
         process.wait(10)
-        assert process.stderr is not None
-        process.stderr.close()
-
-
-def _page_address(process: "subprocess.Popen[str]") -> str:
-    ...
+        os.close(ours_out)
+        os.close(ours_in)

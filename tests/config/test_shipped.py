@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from server.config import Config, ConfigError, default_config_path, load_config, shipped_configs
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
@@ -54,10 +55,9 @@ def test_the_default_file_shows_every_key_with_its_default() -> None:
 
 
 def test_each_key_of_the_default_file_is_explained() -> None:
-    """Every key of embedded.toml has a comment of its own, or shares that of the line before."""
+    """Every key of embedded.toml has a comment of its own."""
     lines = default_config_path().read_text(encoding="utf-8").splitlines()
-    bare = [line for line in lines if "=" in line and "#" not in line]
-    assert [line.split()[0] for line in bare] == ["ssl_keyfile", "vad"]
+    assert [line for line in lines if "=" in line and "#" not in line] == []
 
 
 def test_the_docs_name_every_key_and_default() -> None:
@@ -65,9 +65,9 @@ def test_the_docs_name_every_key_and_default() -> None:
     rows: set[tuple[str, str]] = set()
     table = ""
     for line in DOCS.read_text(encoding="utf-8").splitlines():
-        if heading := re.fullmatch(r"## `\[(.+)\]`.*", line):
-            table = heading[1]
-        elif row := re.match(r"\| `(\w+)` \| `(.*?)` \|", line):
+        if heading := re.fullmatch(r"## (`\[(.+)\]`)?.*", line):
+            table = heading[2]
+        elif table and (row := re.match(r"\| `(\w+)` \| `?(.*?)`? \|", line)):
             rows.add((f"{table}.{row[1]}", row[2]))
     config = Config()
     expected = {(key, shown(value_at(config, key))) for key in keys_of(Config)}

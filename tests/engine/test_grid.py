@@ -66,3 +66,10 @@ def test_a_late_beat_is_skipped_not_shifted() -> None:
     """Beats stay on start + k·period even after a long stall."""
     assert next_beat(1.0, 0.5, 1.0) == pytest.approx(1.5)
     assert next_beat(1.0, 0.5, 3.7) == pytest.approx(4.0)
+
+
+@given(st.floats(0, 1e6), st.sampled_from([0.02, 0.08, 0.16, 0.2, 1.0]), st.integers(0, 100_000))
+def test_a_beat_is_always_later_than_now(start: float, period: float, k: int) -> None:
+    """Also when now is a beat: a grid that stood still would spin for ever."""
+    now = start + k * period
+    assert now < next_beat(start, period, now) <= now + period * 1.001

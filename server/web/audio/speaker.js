@@ -28,8 +28,9 @@ export class Speaker {
       this.#resampler = new Resampler(WIRE_HZ, this.#context.sampleRate);
     }
     const wire = fromBase64(base64);
+    const lengthMs = (wire.length / WIRE_HZ) * 1000; // read before the samples are handed over
     this.#post(itemId, this.#resampler.push(wire));
-    return (wire.length / WIRE_HZ) * 1000;
+    return lengthMs;
   }
 
   /** No more audio of this item will come. */

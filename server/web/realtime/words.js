@@ -26,10 +26,12 @@ const FULL = "The server is full: every place is taken.";
 const LOST = "The connection was lost.";
 const KEY = "The server did not accept the API key.";
 
-/** By error code, where one came before the close; these say more than a close code can. */
+/** By error code, or by close reason where no error event came; these say more than a close code can. */
 const BY_ERROR = {
   capacity_exceeded: { words: FULL, retry: true },
+  engine_unavailable: { words: "The server's engine is not available at the moment.", retry: true },
   server_draining: { words: "The server is restarting.", retry: true },
+  missing_api_key: { words: "This server asks for an API key.", retry: false, needsKey: true },
   invalid_api_key: { words: KEY, retry: false, needsKey: true },
   session_expired: { words: "The session reached its longest duration.", retry: true },
   slow_consumer: { words: "This page could not keep up with the server's audio.", retry: true },
@@ -52,7 +54,7 @@ const BY_CLOSE = {
  */
 export function closeTrouble(code, reason, error, wasLive) {
   const fallback = { words: wasLive ? LOST : "The server cannot be reached.", retry: true };
-  const known = BY_ERROR[error?.code] ?? BY_CLOSE[code] ?? fallback;
+  const known = BY_ERROR[error?.code ?? reason] ?? BY_CLOSE[code] ?? fallback;
   const detail = known.retry || known.needsKey ? "" : error?.message || reason;
   return {
     words: detail ? `${known.words} It said: ${detail}` : known.words,

@@ -14,7 +14,7 @@ const ms = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`;
 function describe(tickMs, { ticks, late, empty, dropped, onTimePercent, typicalMs, worstMs }) {
   const lost = dropped ? ` · ${dropped} dropped` : "";
   const percent = onTimePercent === 100 ? "100" : onTimePercent.toFixed(1);
-  return `Every ${tickMs} ms · ${ticks} ticks, ${percent} % on time · ${late} late · ${empty} empty${lost} · typically ${ms(typicalMs)}, at most ${ms(worstMs)}`;
+  return `Every ${tickMs} ms · ${ticks} ticks, ${percent} % on time · ${late} late · ${empty} empty${lost} · heard after ${ms(typicalMs)}, at most ${ms(worstMs)}`;
 }
 
 /** Starts the panel; returns the feed, whose `live` and `key` follow the call. */

@@ -26,6 +26,7 @@ export class TickFeed {
   /** The key to send along, "" for none. */
   set key(key) {
     this.#key = key;
+    if (this.#state === "locked") this.#state = "";
   }
 
   /** Now, on the server's clock, in seconds; about: the least delay seen is taken for none. */
@@ -33,10 +34,11 @@ export class TickFeed {
     return performance.now() / 1000 - this.#lag;
   }
 
-  /** Polls for ever, except while the page is hidden. Ends where the server has no tick record. */
+  /** Polls for ever, except while the page is hidden or lacks a key. Ends where the server has no tick record. */
   async run() {
     while (this.#state !== "absent") {
-      const waitMs = document.hidden ? IDLE_MS : await this.#poll();
+      const pauses = document.hidden || this.#state === "locked";
+      const waitMs = pauses ? IDLE_MS : await this.#poll();
       await new Promise((resolve) => setTimeout(resolve, waitMs));
     }
   }

@@ -7,5 +7,5 @@ export async function loadModel(key) {
   if (!answer?.ok) return null;
   const { data } = await answer.json();
   if (data.length === 0) return null;
-  return { id: data[0].id, quality: data[0].quality ?? null };
+  return { id: data[0].id, quality: data[0].metronome?.quality ?? null };
 }

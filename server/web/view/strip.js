@@ -1,10 +1,13 @@
-// The strip: every tick of the last seconds as a bar, as high as it was late, against the line it had to keep under.
+// The strip: every tick of the last seconds as a bar as high as its latency, against the line it has to keep under.
+// A speaking tick of a turn-based model owes that playback stays ahead; it is judged at its end and has no latency of its
+// own, so its bar is of one low height.
 
 const WINDOW_S = 15;
 const EDGE_S = 0.4; // drawn this far behind now, so that a poll's ticks glide in instead of jumping
 const TOP_TICKS = 2; // height of the strip, in ticks
 const BAR_PX = 3;
-const COLOURS = { on_time: "--on-time", late: "--late", empty: "--empty", dropped: "--dropped" };
+const SPEAK_PX = 10; // height of a speaking tick that kept ahead
+const COLOURS = { on_time: "--on-time", spoken: "--spoken", late: "--late", empty: "--empty", dropped: "--dropped" };
 
 /** The middle value of numbers, 0 for none. */
 function median(values) {
@@ -15,7 +18,7 @@ function median(values) {
 /** What the strip shows, counted: `{ticks, late, empty, dropped, onTimePercent, typicalMs, worstMs}`. */
 export function summary(ticks) {
   const count = (outcome) => ticks.filter((tick) => tick.outcome === outcome).length;
-  const latencies = ticks.map((tick) => tick.ms);
+  const latencies = ticks.filter((tick) => tick.kind !== "speak").map((tick) => tick.ms);
   return {
     ticks: ticks.length,
     late: count("late"),
@@ -93,12 +96,14 @@ export class Strip {
 
   /** On time: a solid bar. A miss also differs in shape: its bar is full height with a cross, and hollow if nothing came. */
   #drawTick(pen, style, tick, x, height) {
-    const colour = style.getPropertyValue(COLOURS[tick.outcome] ?? "--late");
-    const share = tick.ms / ((this.#feed.tickMs ?? 100) * TOP_TICKS);
+    const kept = tick.outcome === "on_time";
+    const spoken = kept && tick.kind === "speak";
+    const colour = style.getPropertyValue(COLOURS[spoken ? "spoken" : tick.outcome] ?? "--late");
     pen.fillStyle = colour;
     pen.strokeStyle = colour;
-    if (tick.outcome === "on_time") {
-      const top = height * Math.min(1, Math.max(0.03, share));
+    if (kept) {
+      const share = tick.ms / (this.#feed.tickMs * TOP_TICKS);
+      const top = spoken ? SPEAK_PX : height * Math.min(1, Math.max(0.04, share));
       pen.fillRect(x - BAR_PX / 2, height - top, BAR_PX, top);
       return;
     }

@@ -1,0 +1,54 @@
+# Every target first makes and fills .venv (scripts/setup.sh), which costs nothing once it is done.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+bin := .venv/bin
+
+# Spinning OpenMP threads beside a server's own threads make both many times slower (docs/installing.md).
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help
+help: ## Show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+.PHONY: setup
+setup: ## Make .venv and fill it with the pinned packages
+	@scripts/setup.sh
+
+.PHONY: weights
+weights: setup ## Fetch the embedded speech and language models
+	@$(bin)/metronome models fetch
+
+.PHONY: demo
+demo: weights ## Hold a spoken conversation with the real server and check it
+	@$(bin)/metronome demo $(ARGS)
+
+.PHONY: serve
+serve: weights ## Serve at http://127.0.0.1:8000 (ARGS="--port 9000" …)
+	@$(bin)/metronome serve $(ARGS)
+
+.PHONY: lint
+lint: setup ## Formatting, lint, types and import contracts
+	@$(bin)/ruff format --check .
+	@$(bin)/ruff check .
+	@$(bin)/mypy
+	@$(bin)/lint-imports
+	@$(bin)/shellcheck scripts/*.sh .ci/run
+	@$(bin)/hadolint Dockerfile
+
+.PHONY: check
+check: lint ## lint and the fast tests, in under a minute
+	@$(bin)/python -m pytest -q -m "not slow and not vllm and not embedded and not browser and not gpu"
+
+.PHONY: test
+test: lint weights ## Everything .ci/run runs: lint and all tests
+	@$(bin)/python -m pytest -q -rs
+
+.PHONY: format
+format: setup ## Rewrite the code in the project's format
+	@$(bin)/ruff format .
+	@$(bin)/ruff check --fix .
+
+.PHONY: clean
+clean: ## Remove .venv, caches and results (not the fetched weights)
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist out *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,173 @@
+"""Builds the model that a deployment names. The only place that knows every part by its id."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from engine.models.base import InteractionModel, ModelSpec
+from engine.models.cascade import Cascade, CascadeParts
+from engine.models.chat import ChatFormat
+from engine.models.chatml import PLAIN_PERSONA, SMOLLM2_PERSONA, ChatMl
+from engine.models.hub import fetch_text_files, is_hub_id
+from engine.models.sim import SimChat, SimDuplex, SimDuplexSettings
+from engine.speech.hibari import HibariVoice
+from engine.speech.moonshine import MoonshineTranscriber
+from engine.speech.ports import Transcriber, Voice, VoiceActivity
+from engine.speech.silero import SileroVad
+from engine.speech.sim import DurationTranscriber, EnergyVad, ToneVoice
+from engine.weights.paths import EmbeddedFiles, embedded_dir
+from engine.work import Sampling
+
+EMBEDDED_LLM = "embedded:smollm2-135m"
+EMBEDDED_VAD = "embedded:silero-vad"
+EMBEDDED_STT = "embedded:moonshine-tiny-en"
+EMBEDDED_TTS = "embedded:hibari"
+
+_CALLER_RATE = 24_000  # Hz, unless a session says otherwise
+_Part = TypeVar("_Part")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Which model, and from which parts. Every part is an id, a folder, or (the LLM) a hub id."""
+
+    id: str = "embedded"  # "embedded", "sim", "sim-duplex"; anything else is the LLM of a cascade
+    llm: str = EMBEDDED_LLM
+    vad: str = EMBEDDED_VAD
+    stt: str = EMBEDDED_STT
+    tts: str = EMBEDDED_TTS
+    public_id: str = ""  # the name that clients see; empty: `id`
+    tick_ms: int = 160
+    decode_per_tick: int = 4
+    prefill_per_tick: int = 2  # sim-duplex only
+    embedded: Path | None = None  # folder of the embedded weights; None: the user's cache
+
+
+def build_model(settings: ModelSettings) -> InteractionModel:
+    """The model that `settings` name, its parts loaded.
+
+    Raises:
+        ValueError: an id is unknown, or a folder is not what it should be.
+        SpeechUnavailable: a package or a file that a speech part needs is missing.
+    """
+    if settings.id == "sim-duplex":
+        return SimDuplex(
+            SimDuplexSettings(
+                id=settings.public_id or settings.id,
+                tick_ms=settings.tick_ms,
+                prefill_per_tick=settings.prefill_per_tick,
+                decode_per_tick=settings.decode_per_tick,
+            )
+        )
+    if settings.id == "sim":
+        parts = CascadeParts(EnergyVad(), DurationTranscriber(), SimChat(), ToneVoice())
+        return Cascade(_spec(settings, parts, "simulated"), parts)
+    demo = _llm_id(settings) == EMBEDDED_LLM
+    parts = CascadeParts(
+        vad=_vad(settings), transcriber=_stt(settings), chat=_chat(settings), voice=_tts(settings)
+    )
+    # The small model was measured under greedy decoding; larger ones are tuned for a little chance.
+    sampling = Sampling() if demo else Sampling(temperature=0.7, top_p=0.9)
+    return Cascade(_spec(settings, parts, "demo" if demo else ""), parts, sampling)
+
+
+def llm_location(settings: ModelSettings) -> str | None:
+    """What the engine must load the language model from: a folder or a hub id; None if it is simulated.
+
+    Raises:
+        ValueError: the id is neither known, nor a folder, nor the form of a hub id.
+    """
+    if settings.id in ("sim", "sim-duplex"):
+        return None
+    name = _llm_id(settings)
+    if name == EMBEDDED_LLM:
+        return str(_files(settings).llm)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if is_hub_id(name):
+        return name
+    raise ValueError(
+        _unknown("model", name, ["embedded", "sim", "sim-duplex", EMBEDDED_LLM], "hub id")
+    )
+
+
+def _llm_id(settings: ModelSettings) -> str:
+    return settings.llm if settings.id == "embedded" else settings.id
+
+
+def _files(settings: ModelSettings) -> EmbeddedFiles:
+    return EmbeddedFiles(settings.embedded or embedded_dir())
+
+
+def _spec(settings: ModelSettings, parts: CascadeParts, quality: str) -> ModelSpec:
+    return ModelSpec(
+        id=settings.public_id or settings.id,
+        tick_ms=settings.tick_ms,
+        input_rate=_CALLER_RATE,
+        output_rate=parts.voice.rate,
+        decode_per_tick=settings.decode_per_tick,
+        decides_turns=False,
+        stop_token_ids=parts.chat.stop_token_ids,
+        quality=quality,
+    )
+
+
+def _chat(settings: ModelSettings) -> ChatFormat:
+    name = _llm_id(settings)
+    if name == "sim":
+        return SimChat()
+    location = llm_location(settings)
+    assert location is not None, settings.id
+    if name == EMBEDDED_LLM:
+        return ChatMl(Path(location), SMOLLM2_PERSONA)
+    folder = Path(location)
+    return ChatMl(folder if folder.is_dir() else fetch_text_files(location), PLAIN_PERSONA)
+
+
+def _vad(settings: ModelSettings) -> VoiceActivity:
+    known: dict[str, Callable[[], VoiceActivity]] = {
+        EMBEDDED_VAD: lambda: SileroVad(_files(settings).vad),
+        "sim": EnergyVad,
+    }
+    return _choose("vad", settings.vad, known, lambda path: SileroVad(_silero_file(path)))
+
+
+def _stt(settings: ModelSettings) -> Transcriber:
+    known: dict[str, Callable[[], Transcriber]] = {
+        EMBEDDED_STT: lambda: MoonshineTranscriber(_files(settings).transcriber),
+        "sim": DurationTranscriber,
+    }
+    return _choose("stt", settings.stt, known, MoonshineTranscriber)
+
+
+def _tts(settings: ModelSettings) -> Voice:
+    known: dict[str, Callable[[], Voice]] = {EMBEDDED_TTS: HibariVoice, "sim": ToneVoice}
+    return _choose("tts", settings.tts, known, None)
+
+
+def _choose(
+    stage: str,
+    name: str,
+    known: Mapping[str, Callable[[], _Part]],
+    from_folder: Callable[[Path], _Part] | None,
+) -> _Part:
+    """The part called `name`, or the one in the folder `name`."""
+    if name in known:
+        return known[name]()
+    folder = Path(name).expanduser()
+    if from_folder is not None and folder.exists():
+        return from_folder(folder)
+    raise ValueError(_unknown(stage, name, list(known), "folder" if from_folder else ""))
+
+
+def _unknown(stage: str, name: str, known: list[str], other: str) -> str:
+    """One line that says what would have been right."""
+    places = {"": "", "folder": " or a folder", "hub id": ", a model folder or a hub id"}[other]
+    return f"unknown {stage} {name!r}: expected {', '.join(known)}{places}"
+
+
+def _silero_file(path: Path) -> Path:
+    """The ONNX file itself, or the one in a folder of embedded weights."""
+    return EmbeddedFiles(path).vad if path.is_dir() else path

