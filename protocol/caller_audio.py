@@ -6,9 +6,8 @@ from protocol.ids import IdFactory
 
 MIN_COMMIT_MS = 100
 
-_UNITS_PER_MS = (
-    PCM_RATE // 1000
-)  # length is counted in 24ths of a millisecond: exact at 8 and at 24 kHz
+# Length is counted in 24ths of a millisecond: exact at 8 and at 24 kHz.
+_UNITS_PER_MS = PCM_RATE // 1000
 
 
 class CallerAudio:

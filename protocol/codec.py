@@ -14,9 +14,8 @@ from protocol.errors import ProtocolError, invalid_value, missing
 from protocol.validation import explained
 
 MAX_APPEND_BYTES = 15 * 1024 * 1024  # of decoded audio, the API's own limit
-MAX_DELTA_BYTES = (
-    480_000  # 10 s at 24 kHz: 640 kB of base64, since some clients refuse frames over 1 MiB
-)
+# Of pcm16, 10 s at 24 kHz: 640 kB of base64, since some clients refuse frames over 1 MiB.
+MAX_DELTA_BYTES = 480_000
 
 _decoder: msgspec.json.Decoder[ClientEvent] = msgspec.json.Decoder(ClientEvent)
 _encoder = msgspec.json.Encoder()

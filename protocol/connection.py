@@ -57,9 +57,8 @@ class RealtimeConnection(TurnTaking):
         super().__init__(defaults, ids)
         self._session_id = session_id
         self._model = model
-        self._expires_at = (
-            expires_at  # unix seconds, shown to the client; None: the session has no end
-        )
+        # Unix seconds, shown to the client; None: the session has no end.
+        self._expires_at = expires_at
         self._options = OptionsReader(defaults, self._conversation, ids)
 
     # -- the client's side -----------------------------------------------------------------------
@@ -98,8 +97,11 @@ class RealtimeConnection(TurnTaking):
         self._events.error(ProtocolError(code, message, param, event_id, type))
 
     def output_rate(self, response_id: str) -> int:
-        """Rate in Hz of the pcm16 that `response_audio` takes for this response: 24,000, or 8,000 for G.711."""
-        response = self._responses.find(response_id)
+        """Rate in Hz of the pcm16 that an answer takes: 24,000, or 8,000 where its format is G.711.
+
+        An id that names no answer under way stands for a frame-locked model's own: the one it is giving or the next.
+        """
+        response = self._responses.find(response_id) or self._responses.active
         audio_format = self._config.output_format if response is None else response.options.format
         return audio_format.rate
 
@@ -167,7 +169,12 @@ class RealtimeConnection(TurnTaking):
             return ProtocolError(
                 "response_cancel_not_active", "Cancellation failed: no active response found"
             )
-        self._is_hushed = response.spontaneous
+        if (
+            self._defaults.decides_turns
+            and response.is_written
+            and not response.options.out_of_band
+        ):
+            self._is_hushed = True  # the model does not know and speaks on
         return self._cancel(response, _CLIENT_CANCELLED)
 
     def _view(self) -> dict[str, Any]:

@@ -144,10 +144,10 @@ def _part(part: _ClientPart, role: Role, prefix: str) -> Part | ProtocolError:
                 "send audio through input_audio_buffer.append.",
                 f"{prefix}.transcript",
             )
-        kind: Literal["input_audio", "output_audio"] = (
-            "output_audio" if role == "assistant" else "input_audio"
+        return Part(
+            type="output_audio" if role == "assistant" else "input_audio",
+            transcript=part.transcript,
         )
-        return Part(type=kind, transcript=part.transcript)
     return invalid_value(
         f"Invalid value: '{part.type[:100]}' is not supported in a {role} message.",
         f"{prefix}.type",
@@ -156,7 +156,5 @@ def _part(part: _ClientPart, role: Role, prefix: str) -> Part | ProtocolError:
 
 def text_of(item: Item) -> str:
     """What a message says, all its parts together."""
-    if item.content is UNSET:
-        return ""
-    said = (part.text or part.transcript or "" for part in item.content)
+    said = (part.text or part.transcript or "" for part in item.content or ())
     return " ".join(words for words in said if words)

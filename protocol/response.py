@@ -128,9 +128,8 @@ class Response:
         self._events = events
         self._ids = ids
         self._state = State.OPEN
-        self._after = (
-            conversation.last_id
-        )  # the answer follows what it answers, whatever comes meanwhile
+        # The answer follows what it answers, whatever is added meanwhile. None: it comes first.
+        self._after = conversation.last_id
         self._speaks = options.modality == "audio"
         self._encode = options.format.from_pcm
         # Set once writing begins:

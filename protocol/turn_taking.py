@@ -38,10 +38,10 @@ class TurnTaking:
         self._conversation = Conversation(ids.new("conv"), defaults.max_items)
         self._items = ItemRequests(self._conversation, self._events, ids, defaults.max_deferred)
         self._responses = Responses(self._conversation, self._events, ids, defaults.max_out_of_band)
-        self._owes_answer = False  # a turn ended while an answer was in progress: answer it next
-        self._is_hushed = (
-            False  # the client cancelled a frame-locked model: ignore it until it falls silent
-        )
+        # A turn ended while an answer was in progress: it is answered next.
+        self._owes_answer = False
+        # The client cancelled a frame-locked model: ignored until it falls silent.
+        self._is_hushed = False
 
     # -- the caller ------------------------------------------------------------------------------
 

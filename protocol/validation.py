@@ -9,9 +9,8 @@ from protocol.errors import ProtocolError, invalid_value, missing
 
 T = TypeVar("T")
 
-MAX_NESTING = (
-    64  # levels; far above any tool schema, far below what recursion in the JSON encoder can take
-)
+# Levels: far above any tool schema, far below what recursion in the JSON encoder can take.
+MAX_NESTING = 64
 
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<field>[^`]*)`$")

@@ -170,14 +170,14 @@ run_pip() {
 
 progress() {
   local packages=("$venv"/lib/python3.11/site-packages/*.dist-info) doing
-  doing=$(tail -n 1 "$log" | cut -c1-60)
+  doing=$(grep -E '^(Collecting| +Downloading|Installing) ' "$log" | tail -n 1 | cut -c1-60) || true
   if [[ $doing == Installing* ]]; then
     doing="unpacking, ${#packages[@]} packages in place"
   fi
   if [[ -t 1 ]]; then
-    printf '\r\033[Ksetup: %s, %d s: %s' "$1" "$2" "$doing"
+    printf '\r\033[Ksetup: %s, %d s: %s' "$1" "$2" "${doing:-starting}"
   else
-    say "$1, $2 s: $doing"
+    say "$1, $2 s: ${doing:-starting}"
   fi
 }
 

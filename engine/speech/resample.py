@@ -39,7 +39,9 @@ class Resampler:
         if not blocks:
             return np.zeros(0, np.float32)
         windows = np.lib.stride_tricks.sliding_window_view(stretch, len(self._bank))
-        return (windows[:: self._down][:blocks] @ self._bank).reshape(-1)
+        # Copied, because a product with strided rows takes three times as long as copy and product.
+        rows = np.ascontiguousarray(windows[:: self._down][:blocks])
+        return (rows @ self._bank).reshape(-1)
 
 
 @functools.lru_cache(maxsize=16)

@@ -274,6 +274,7 @@ def _build(settings: VllmSettings) -> Any:
         EngineUnavailable: vLLM does not accept the model or the settings.
     """
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.exceptions import VLLMError
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.executor.abstract import Executor
 
@@ -302,6 +303,6 @@ def _build(settings: VllmSettings) -> Any:
     try:
         config = arguments.create_engine_config()
         return EngineCore(config, Executor.get_class(config), log_stats=False)
-    except (ValueError, OSError, RuntimeError) as error:
+    except (VLLMError, ValueError, OSError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise EngineUnavailable(f"vLLM cannot load {settings.model!r}: {reason}") from error

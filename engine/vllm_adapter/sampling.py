@@ -14,15 +14,19 @@ def sampling_params(sampling: Sampling, decode: int, stop_token_ids: tuple[int, 
         ValueError: a value is out of range.
     """
     from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
     from vllm.sampling_params import RequestOutputKind
 
-    return SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        max_tokens=decode,
-        stop_token_ids=list(stop_token_ids),
-        ignore_eos=True,  # only the stop tokens asked for end a chunk
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
+    try:
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            max_tokens=decode,
+            stop_token_ids=list(stop_token_ids),
+            ignore_eos=True,  # only the stop tokens asked for end a chunk
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+    except VLLMValidationError as invalid:  # it is no ValueError
+        raise ValueError(str(invalid)) from invalid

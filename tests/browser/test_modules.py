@@ -174,6 +174,26 @@ def test_audio_after_an_interruption_is_not_played(static_page: Page) -> None:
 
 
 @pytest.mark.parametrize(
+    ("response", "note"),
+    [
+        ({"status": "completed"}, "There was no reply to this."),
+        ({"status": "failed", "status_details": {"error": {"message": "No room."}}}, "No room."),
+        ({"status": "cancelled"}, None),
+    ],
+)
+def test_a_reply_that_never_came_is_told(
+    static_page: Page, response: dict[str, Any], note: str | None
+) -> None:
+    """A response without items leaves a word under the turn it should have answered."""
+    body = """
+      kinds([...v.turn.slice(0, 4), {type: 'response.done', response: {id: 'r', ...v.response}}]);
+      return talk.items[0].note;
+    """
+    said = run(static_page, "realtime/conversation.js", PLAYED + body, turn=TURN, response=response)
+    assert said == note
+
+
+@pytest.mark.parametrize(
     ("heard_ms", "text"),
     [(0, ""), (150, "one"), (600, "one two three"), (5_000, "one two three four")],
 )

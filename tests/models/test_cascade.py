@@ -243,7 +243,7 @@ def test_the_next_context_continues_the_resident_one(model: Cascade) -> None:
     """Prompt, sampled tokens and stop are a prefix of the prompt after the next question."""
     caller = model.open(SessionSetup())
     asked = [Message("user", "how far is it", "u1")]
-    sampled = (17, 999, 33, model.spec.stop_token_ids[0])
+    sampled = (17 + 990, 999, 33, model.spec.stop_token_ids[0])  # the first reads as word 17 does
     resident = flat(model, caller, asked) + list(sampled)
     model.begin(caller)
     text = "".join(model.decode(caller, (token,)).text for token in sampled)

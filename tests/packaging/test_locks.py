@@ -18,7 +18,7 @@ LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}
 
 def pins(name: str) -> dict[str, str]:
     """Project name -> version of one lock file; fails on a line that is not a pin."""
-    found = {}
+    found: dict[str, str] = {}
     for line in (ROOT / "requirements" / name).read_text().splitlines():
         if line.startswith("#"):
             continue

@@ -144,10 +144,11 @@ def test_truncating_a_written_answer(peer: Peer) -> None:
 def test_guessed_ids_do_not_clash() -> None:
     """A client that uses an id we would have made next gets it, and we make another."""
     peer = Peer()
-    for number in range(64):  # whatever the counter stands at when the answer begins
-        peer.says("x", f"item_test{number:05x}")
+    for number in range(20):  # each takes four ids, so that the answer's would be among these
+        peer.says("x", f"item_test{80 + number:05x}")
     order = peer.asks()
     peer.connection.response_text(order.response_id, "Hi")
-    added = [e for e in peer.events() if e["type"] == "conversation.item.added"]
-    assert len(peer.context()) == 65
-    assert added[-1]["previous_item_id"] == f"item_test{63:05x}"
+    (added,) = [e for e in peer.events() if e["type"] == "conversation.item.added"]
+    assert added["previous_item_id"] == f"item_test{99:05x}"
+    assert int(added["item"]["id"].removeprefix("item_test"), 16) == 100
+    assert len(peer.context()) == 21

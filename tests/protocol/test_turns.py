@@ -235,6 +235,20 @@ def test_speech_that_may_not_interrupt_is_answered_next(peer: Peer) -> None:
     assert peer.sends("response.cancel") == [CancelResponse(second.response_id)]
 
 
+def test_barge_in_replaces_the_answer_owed(peer: Peer) -> None:
+    """A turn that waits for its answer is answered together with the turn that interrupts."""
+    peer.updates(audio={"input": {"turn_detection": {"interrupt_response": False}}})
+    first = peer.asks()
+    peer.did(peer.connection.speech_started(10))
+    peer.did(peer.connection.speech_stopped(400))
+    peer.updates(audio={"input": {"turn_detection": {"interrupt_response": True}}})
+    assert peer.did(peer.connection.speech_started(500)) == [CancelResponse(first.response_id)]
+    commit, answer = peer.did(peer.connection.speech_stopped(900))
+    assert isinstance(commit, CommitAudio)
+    assert isinstance(answer, CreateResponse)
+    assert peer.connection.response_ended(answer.response_id, "completed", USAGE, None) == []
+
+
 def test_answer_follows_what_it_answers(peer: Peer) -> None:
     """A turn committed before the answer's first word comes after that answer in the chain."""
     peer.updates(audio={"input": {"turn_detection": {"interrupt_response": False}}})
@@ -456,6 +470,28 @@ def test_cancelled_frame_locked_model_is_ignored_until_silent() -> None:
     peer.connection.fell_silent()
     peer.connection.spoke(pcm(80), "So")
     assert "response.created" in peer.types()
+
+
+def test_cancelling_another_answer_does_not_hush() -> None:
+    """Only the cancel of what a frame-locked model was saying makes it be ignored."""
+    peer = Peer(decides_turns=True)
+    aside = peer.asks(conversation="none")
+    peer.sends("response.cancel", response_id=aside.response_id)
+    peer.asks()  # not yet begun
+    peer.sends("response.cancel")
+    peer.events()
+    peer.connection.spoke(pcm(80), "So")
+    assert "response.created" in peer.types()
+
+
+def test_frame_locked_rate_is_that_of_the_answer() -> None:
+    """A frame-locked model's audio keeps the rate its answer began with; the next takes the session's."""
+    peer = Peer(decides_turns=True)
+    peer.connection.spoke(pcm(80), "Hm,")
+    peer.updates(audio={"output": {"format": {"type": "audio/pcmu"}}})
+    assert peer.connection.output_rate("") == 24_000
+    peer.connection.fell_silent()
+    assert peer.connection.output_rate("") == 8000
 
 
 def test_huge_audio_is_split(peer: Peer) -> None:

@@ -98,6 +98,11 @@ export class Conversation {
       else if (item.status !== "interrupted") item.status = response.status === "failed" ? "failed" : "done";
       effects.push({ kind: "audio-end", item }, { kind: "item", item });
     }
+    const asked = this.items.at(-1);
+    if (effects.length === 0 && asked && response.status !== "cancelled") {
+      asked.note = ending ?? "There was no reply to this.";
+      effects.push({ kind: "item", item: asked });
+    }
     this.#itemsOf.clear();
     this.responseId = null;
     this.awaiting = false;
@@ -156,7 +161,7 @@ const HANDLERS = {
     if (!item) return [];
     Object.assign(item, { text: transcript.trim(), status: "done" });
     if (item.text === "") {
-      item.note = "No words were understood.";
+      item.note ??= "No words were understood.";
       this.awaiting = this.responseId !== null; // the server may leave a noise unanswered
     }
     return [{ kind: "item", item }];
