@@ -195,6 +195,7 @@ class Answer:
         """Nothing of this answer may follow. Its task is cancelled by the session."""
         if self.phase is not Phase.ENDED:
             self._lane.abandon()
+            self._remember()  # what of it the caller heard stays resident
             self._end("cancelled")
 
     def _fail(self, message: str) -> None:
@@ -212,8 +213,7 @@ class Answer:
     def _finish(self) -> None:
         if self.phase is Phase.ENDED:
             return
-        if self._tokens and self._error is None:
-            self._parts.model.remember(self._state, self._text, self._tokens)
+        self._remember()
         self._end(self._reason)
         self._lane.rest()
         usage = Usage(
@@ -223,6 +223,10 @@ class Answer:
             output_audio_ms=round(1000 * self._playhead.sent_s),
         )
         self._listener.response_ended(self.request.response_id, self._reason, usage, self._error)
+
+    def _remember(self) -> None:
+        if self._tokens and self._error is None:
+            self._parts.model.remember(self._state, self._text, self._tokens)
 
     def _end(self, outcome: TurnOutcome) -> None:
         now, begun = self._parts.clock.now(), self.phase is not Phase.RESOLVING

@@ -48,7 +48,7 @@ def default_pools(model: InteractionModel, settings: EngineSettings) -> Pools:
 class Engine:
     """Serves every session of one model. Call everything on the event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition root's parts, all named
         self,
         model: InteractionModel,
         executor: Executor,

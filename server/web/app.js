@@ -17,9 +17,8 @@ const STATE_WORDS = {
 };
 
 const byId = (id) => document.getElementById(id);
-const ui = Object.fromEntries(
-  ["connect", "talk", "mute", "stop", "key", "key-panel", "state", "hint", "stage", "message", "send", "composer"].map((id) => [id, byId(id)]),
-);
+const UI_IDS = ["connect", "talk", "mute", "stop", "key", "key-panel", "state", "hint", "stage", "message", "send", "composer"];
+const ui = Object.fromEntries(UI_IDS.map((id) => [id, byId(id)]));
 const orb = document.querySelector(".orb");
 const transcript = new Transcript(byId("transcript"), byId("announcer"));
 const notice = new Notice({ box: byId("notice"), words: byId("notice-words"), retry: byId("retry"), dismiss: byId("dismiss") });
@@ -83,8 +82,9 @@ function tell(words, trouble) {
 
 function showLevel(who, level) {
   const shown = call.state === "speaking" ? "voice" : "caller";
-  // Loudness is heard in decibels: -50 dBFS is nothing, -10 dBFS full.
-  if (who === shown) orb.style.setProperty("--level", Math.max(0, Math.min(1, (20 * Math.log10(level + 1e-6) + 50) / 40)).toFixed(2));
+  if (who !== shown) return;
+  const share = (20 * Math.log10(level + 1e-6) + 50) / 40; // as loudness is heard: -50 dBFS is nothing, -10 dBFS full
+  orb.style.setProperty("--level", Math.max(0, Math.min(1, share)).toFixed(2));
 }
 
 async function toggleCall() {

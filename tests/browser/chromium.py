@@ -92,7 +92,7 @@ class Page:
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")
 
-    def wait(self, condition: str, timeout_s: float = 15.0) -> None:
+    def wait(self, condition: str, timeout_s: float = 30.0) -> None:
         """Returns once a JavaScript condition holds, looked at before each frame or every 50 ms.
 
         Raises PageError after `timeout_s` with the page's text.

@@ -103,7 +103,7 @@ def test_whatever_is_edited_the_context_is_the_conversation_with_one_hole(
         elif kind == "header":
             header = list(value)  # type: ignore[call-overload]
         elif messages and value:
-            messages[-1] = messages[-1][: value] or [10]  # type: ignore[misc]
+            messages[-1] = messages[-1][:value] or [10]  # type: ignore[misc]
         wanted = [t for s in segments(header, messages) for t in s.token_ids]
         plan = context.reconcile(segments(header, messages), room=8)
         if plan.drop is not None:  # what a backend would do
@@ -112,7 +112,9 @@ def test_whatever_is_edited_the_context_is_the_conversation_with_one_hole(
         real += plan.token_ids
         apply(context, plan)
         assert context.tokens == real
-        hole = wanted[: context.pin] + wanted[context.pin + context.lost :] if context.lost else wanted
+        hole = (
+            wanted[: context.pin] + wanted[context.pin + context.lost :] if context.lost else wanted
+        )
         assert real == hole
         assert len(real) + 8 <= len(header) + 32 + 16
         assert real[: len(header)] == header

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from support.sim_engine import ask, cascade, running, silence, stream, tone
 from support.sim_engine import Caller as Listener
+from support.sim_engine import ask, cascade, running, silence, stream, tone
 
 from engine.backend import EngineDead
 from engine.kv_policy import KvPolicy
@@ -56,9 +56,7 @@ def test_a_spoken_turn_is_heard_transcribed_and_answered() -> None:
                     ResponseRequest("r1", "be brief", (message,), pending_items=frozenset({"u1"}))
                 )
 
-            await asyncio.gather(
-                stream(session, silence(0.5) + tone(1.2) + silence(1.5)), decide()
-            )
+            await asyncio.gather(stream(session, silence(0.5) + tone(1.2) + silence(1.5)), decide())
             await caller.until("ended", "r1")
             assert caller.kinds().count("speech_started") == 1
             assert caller.kinds().count("speech_stopped") == 1
@@ -124,7 +122,9 @@ def test_the_next_turn_keeps_what_is_resident() -> None:
             session = engine.open("s1", SETUP, caller)
             session.respond(ask("r1", "first question", audio=False))
             first = await caller.until("ended", "r1")
-            session.respond(ask("r2", "first question", caller.text["r1"], "second one", audio=False))
+            session.respond(
+                ask("r2", "first question", caller.text["r1"], "second one", audio=False)
+            )
             second = await caller.until("ended", "r2")
             before, after = first[3], second[3]
             assert after.cached_tokens >= before.input_tokens + before.output_tokens  # type: ignore[attr-defined]
@@ -222,7 +222,7 @@ def test_a_window_bounds_the_call() -> None:
 
     async def main() -> None:
         policy = KvPolicy("anchored", window_tokens=96, slack_tokens=64)
-        async with running(cascade(), policy=policy) as (engine, recorder, plant):
+        async with running(cascade(), policy=policy) as (engine, recorder, _):
             caller = Listener()
             session = engine.open("s1", SETUP, caller)
             texts: list[str] = []
@@ -247,17 +247,17 @@ def test_a_dead_engine_tells_every_session() -> None:
 
     async def main() -> None:
         caller, other = Listener(), Listener()
-        with pytest.raises(EngineDead, match="out of memory"):
-            async with running(cascade(), backend=Dying()) as (engine, _, _):
-                engine.open("s2", SETUP, other)
-                engine.open("s1", SETUP, caller).respond(ask("r1", "hello"))
-                await caller.until("failed")
-                assert other.kinds() == ["failed"]
-                assert not engine.alive
-                with pytest.raises(EngineDead):
-                    engine.open("s3", SETUP, caller)
+        async with running(cascade(), backend=Dying()) as (engine, _, _):
+            engine.open("s2", SETUP, other)
+            engine.open("s1", SETUP, caller).respond(ask("r1", "hello"))
+            await caller.until("failed", "engine_unavailable")
+            assert other.kinds() == ["failed"]
+            assert not engine.alive
+            with pytest.raises(EngineDead):
+                engine.open("s3", SETUP, caller)
 
-    run_virtual(main(), 300)
+    with pytest.raises(EngineDead, match="out of memory"):
+        run_virtual(main(), 300)
 
 
 def test_a_voice_that_breaks_ends_its_session_only() -> None:
@@ -266,7 +266,9 @@ def test_a_voice_that_breaks_ends_its_session_only() -> None:
     async def main() -> None:
         model = cascade()
         speak = model.speak
-        model.speak = lambda text, voice, speed: 1 / 0 if voice == "broken" else speak(text, voice, speed)  # type: ignore[method-assign,assignment,return-value]
+        model.speak = lambda text, voice, speed: (
+            1 / 0 if voice == "broken" else speak(text, voice, speed)
+        )  # type: ignore[method-assign,assignment,return-value]
         async with running(model) as (engine, _, _):
             caller, other = Listener(), Listener()
             engine.open("s1", SETUP, caller).respond(ask("r1", "hello", voice="broken"))

@@ -13,7 +13,9 @@ from engine.kv_policy import KvPolicy
     spare=st.integers(0, 400),
     block=st.sampled_from([16, 32, 128]),
 )
-def test_a_cut_keeps_the_sink_and_the_window(length: int, sink: int, spare: int, block: int) -> None:
+def test_a_cut_keeps_the_sink_and_the_window(
+    length: int, sink: int, spare: int, block: int
+) -> None:
     """Whole blocks behind the sink go, and what is left is the window and less than one block."""
     policy = KvPolicy("anchored", window_tokens=512, slack_tokens=128)
     cut = policy.cut(length, sink, block, spare)
@@ -36,7 +38,9 @@ def test_other_policies_never_cut(name: str) -> None:
 
 def test_the_plateau_covers_everything_a_session_may_hold() -> None:
     """ceil((sink + window + slack + tick) / block) + 1 blocks."""
-    assert KvPolicy("anchored", 512, 128).plateau_blocks(sink=60, tick_tokens=10, block_size=32) == 24
+    assert (
+        KvPolicy("anchored", 512, 128).plateau_blocks(sink=60, tick_tokens=10, block_size=32) == 24
+    )
 
 
 def test_a_window_must_be_positive() -> None:

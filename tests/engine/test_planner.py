@@ -13,7 +13,11 @@ def append(deadline: float, tokens: int = 0) -> Append:
 
 def test_the_earliest_deadline_goes_first() -> None:
     """Order of arrival does not matter."""
-    assert [a.deadline for a in plan([append(3.0), append(1.0), append(2.0)], 10)] == [1.0, 2.0, 3.0]
+    assert [a.deadline for a in plan([append(3.0), append(1.0), append(2.0)], 10)] == [
+        1.0,
+        2.0,
+        3.0,
+    ]
 
 
 def test_a_long_prefill_does_not_join_another() -> None:
@@ -28,7 +32,9 @@ def test_a_prefill_longer_than_the_budget_does_not_starve() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 9), st.integers(0, 30)), max_size=20), st.integers(1, 40))
-def test_the_budget_holds_and_the_most_urgent_is_served(work: list[tuple[float, int]], budget: int) -> None:
+def test_the_budget_holds_and_the_most_urgent_is_served(
+    work: list[tuple[float, int]], budget: int
+) -> None:
     """Whatever waits: sorted, within budget or alone, and the earliest deadline is always in."""
     appends = [append(d, n) for d, n in work]
     chosen = plan(appends, budget)

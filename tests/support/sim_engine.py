@@ -120,7 +120,9 @@ class Caller:
 def cascade(decode_per_tick: int = 3) -> Cascade:
     """The turn-based model on simulated parts."""
     chat = SimChat()
-    spec = ModelSpec("sim", TICK_MS, RATE, RATE, decode_per_tick, False, stop_token_ids=chat.stop_token_ids)
+    spec = ModelSpec(
+        "sim", TICK_MS, RATE, RATE, decode_per_tick, False, stop_token_ids=chat.stop_token_ids
+    )
     return Cascade(spec, CascadeParts(EnergyVad(), DurationTranscriber(), chat, ToneVoice()))
 
 

@@ -12,9 +12,11 @@ const TROUBLE = {
 const ms = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`;
 
 function describe(tickMs, { ticks, late, empty, dropped, onTimePercent, typicalMs, worstMs }) {
-  const lost = dropped ? ` · ${dropped} dropped` : "";
   const percent = onTimePercent === 100 ? "100" : onTimePercent.toFixed(1);
-  return `Every ${tickMs} ms · ${ticks} ticks, ${percent} % on time · ${late} late · ${empty} empty${lost} · heard after ${ms(typicalMs)}, at most ${ms(worstMs)}`;
+  const parts = [`Every ${tickMs} ms`, `${ticks} ticks, ${percent} % on time`, `${late} late`, `${empty} empty`];
+  if (dropped) parts.push(`${dropped} dropped`);
+  parts.push(`heard after ${ms(typicalMs)}, at most ${ms(worstMs)}`);
+  return parts.join(" · ");
 }
 
 /** Starts the panel; returns the feed, whose `live` and `key` follow the call. */
