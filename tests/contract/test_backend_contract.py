@@ -121,11 +121,12 @@ class TestAppend:
 
     def test_busy_while_an_append_is_unfinished(self, driver: BackendDriver) -> None:
         """`busy` from the append until its last token."""
-        assert not driver.backend.busy
+        seen = [driver.backend.busy]
         driver.step(driver.append("a", PROMPT, 2))
-        assert driver.backend.busy
+        seen.append(driver.backend.busy)
         driver.step()
-        assert not driver.backend.busy
+        seen.append(driver.backend.busy)
+        assert seen == [False, True, False]
 
     def test_sampling_is_repeatable_with_a_seed(self, driver: BackendDriver) -> None:
         """The same seed draws the same tokens, across two appends too."""

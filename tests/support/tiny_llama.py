@@ -28,7 +28,8 @@ def write_tiny_llama(folder: Path, layers: int = 1, **config: Any) -> Path:
         "tie_word_embeddings": False,
     }
     torch.manual_seed(1)
-    model = LlamaForCausalLM(LlamaConfig(**{**shape, **config}))
+    build: Any = LlamaForCausalLM  # untyped upstream
+    model = build(LlamaConfig(**{**shape, **config}))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

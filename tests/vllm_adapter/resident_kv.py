@@ -22,6 +22,10 @@ def check_integrity(backend: VllmBackend) -> None:
         for manager in core._managers:
             table = manager.req_to_blocks[session.request_id]
             assert len(table) == -(-computed // core.block_size)
+            moved_from = core._shifted.get(session.request_id, tokens) // core.block_size
+            for block in table[moved_from:]:  # their KV is no prefill's: nobody else may find it
+                assert block.ref_cnt == 1
+                assert block.block_hash is None
             for block in table:
                 references[block.block_id] = references.get(block.block_id, 0) + 1
     blocks = [block for block in core._pool.blocks if not block.is_null]

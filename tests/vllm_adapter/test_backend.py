@@ -98,14 +98,13 @@ def test_a_preempted_session_resumes_as_it_was(driver: BackendDriver) -> None:
         driver.step(closes=(name,))
     tokens: dict[str, list[int]] = {"a": [], "b": []}
     chunks = driver.step(driver.append("a", PROMPT, 60), driver.append("b", OTHER, 60))
-    for _ in range(200):
+    while not any(chunk.finished for chunk in chunks):
         for chunk in chunks:
             tokens[chunk.session_id] += chunk.token_ids
-        first = next((c.session_id for c in chunks if c.finished), None)
-        if first is not None:
-            break
         chunks = driver.step()
-    assert first is not None
+    for chunk in chunks:
+        tokens[chunk.session_id] += chunk.token_ids
+    first = next(chunk.session_id for chunk in chunks if chunk.finished)
     second = "b" if first == "a" else "a"
     assert len(tokens[second]) < 60, "nothing was preempted"
     tokens[second] += driver.run(closes=(first,))[second].token_ids
