@@ -10,22 +10,20 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import soxr
-
-from bench.audio import WIRE_RATE, Utterance, clip, write_wav
+from bench.audio import Utterance, clip, write_wav
 from bench.report import commit, machine, versions
 from bench.scoring import word_error_rate
 from bench.scrape import Scrape, scrape
 from bench.server_process import (
     ServerFailed,
     ServerProcess,
+    Waiting,
     exit_on_sigterm,
     free_port,
     get,
@@ -33,15 +31,13 @@ from bench.server_process import (
 )
 from bench.turns import Turn
 from bench.verdict import faults, loudness
-from engine.speech.hibari import HibariVoice
-from engine.speech.moonshine import MoonshineTranscriber
-from engine.speech.ports import SPEECH_RATE, SpeechUnavailable, Transcriber
-from engine.weights import EmbeddedFiles, embedded_dir
+from bench.voices import listen_again, questions, transcriber
+from engine.speech.ports import SpeechUnavailable, Transcriber
 from server.config import default_config_path
 
 RECORDINGS = ("librivox-0870", "goforward")
 QUESTIONS = ("What is the capital of France?", "How many legs does a spider have?")
-_SAY_AGAIN_S = 2.0  # nothing is silent for longer
+_DOT_S = 1.0  # nothing is silent for longer than two seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +51,6 @@ class Judged:
     faults: list[str]
 
 
-class Waiting:
-    """Says every two seconds that something is still going on."""
-
-    def __init__(self) -> None:
-        self._said_s = 0.0
-
-    def __call__(self, waited_s: float, note: str) -> None:
-        if waited_s - self._said_s >= _SAY_AGAIN_S:
-            self._said_s = waited_s
-            _tell(f"  server: {note}, {waited_s:.0f} s")
-
-
 def _tell(text: str) -> None:
     print(text, flush=True)
 
@@ -77,20 +61,7 @@ def prepare() -> tuple[Transcriber, list[Utterance]]:
     Raises:
         SpeechUnavailable: weights or packages are missing; the message says what to do.
     """
-    transcriber = MoonshineTranscriber(EmbeddedFiles(embedded_dir()).transcriber)
-    voice = HibariVoice()
-    spoken = [clip(name) for name in RECORDINGS]
-    spoken += [
-        Utterance(f"question-{number}", voice.speak(text, voice.names[0], 1.0), text, human=False)
-        for number, text in enumerate(QUESTIONS, 1)
-    ]
-    return transcriber, spoken
-
-
-def listen_again(transcriber: Transcriber, pcm: bytes) -> str:
-    """What is said in `pcm` (WIRE_RATE), by the embedded transcriber."""
-    samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32768
-    return transcriber.transcribe(soxr.resample(samples, WIRE_RATE, SPEECH_RATE))
+    return transcriber(), [*map(clip, RECORDINGS), *questions(QUESTIONS)]
 
 
 async def converse(
@@ -110,12 +81,31 @@ async def converse(
         for utterance in utterances:
             who = "a person" if utterance.human else "embedded voice"
             _tell(f"\n  says     {utterance.words!r} ({who}, {utterance.duration_s:.1f} s)")
-            turn = await conversation.say(utterance)
+            turn = await _with_dots(conversation.say(utterance))
             after = await asyncio.to_thread(scrape, port)
             judged.append(await asyncio.to_thread(judge, turn, before, after))
             _tell(_told(judged[-1]))
             before = after
     return judged
+
+
+async def _with_dots(job: Coroutine[Any, Any, Turn]) -> Turn:
+    """Run `job`; a dot a second shows that it goes on."""
+    async with asyncio.TaskGroup() as tasks:
+        dots = tasks.create_task(_dots())
+        turn = await job
+        dots.cancel()
+    return turn
+
+
+async def _dots() -> None:
+    print("  ", end="", flush=True)
+    try:
+        while True:
+            await asyncio.sleep(_DOT_S)
+            print(".", end="", flush=True)
+    finally:
+        print(flush=True)
 
 
 def _told(judged: Judged) -> str:
@@ -196,7 +186,7 @@ def _hold(config: Path, out: Path) -> list[Judged]:
     _tell(f"starting the server on http://127.0.0.1:{port} (log: {log})")
     with ServerProcess(command, port, log) as server, ThreadPoolExecutor(1) as helper:
         prepared: Future[tuple[Transcriber, list[Utterance]]] = helper.submit(prepare)
-        server.wait_ready(progress=Waiting())
+        server.wait_ready(progress=Waiting(_tell))
         _tell("  server: ready")
         transcriber, utterances = prepared.result()
         return asyncio.run(converse(port, utterances, _judge_with(transcriber, out)))

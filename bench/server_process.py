@@ -3,18 +3,22 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 _STOP_S = 15.0  # for a graceful exit, before it is killed
 _POLL_S = 0.2
+_TELL_S = 2.0
+# A line of the server's own log, and what it says; libraries write others between.
+_ENTRY = re.compile(r"^\d\d:\d\d:\d\d [A-Z]+ +\S+: (.{1,80})", re.MULTILINE)
 
 
 class ServerFailed(RuntimeError):
@@ -54,6 +58,19 @@ def get(port: int, path: str, timeout_s: float = 5.0) -> tuple[int, str]:
 def metronome(*arguments: str) -> list[str]:
     """The command line of `metronome …` in this environment."""
     return [str(Path(sys.executable).with_name("metronome")), *arguments]
+
+
+class Waiting:
+    """Tells every two seconds that the server is not ready yet, and what it does."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._told_s = 0.0
+
+    def __call__(self, waited_s: float, note: str) -> None:
+        if waited_s - self._told_s >= _TELL_S:
+            self._told_s = waited_s
+            self._tell(f"  server: {note}, {waited_s:.0f} s")
 
 
 class ServerProcess:
@@ -112,7 +129,7 @@ class ServerProcess:
             assert self._child is not None, "not started"
             if (code := self._child.poll()) is not None:
                 raise ServerFailed(f"the server ended with status {code}{self._last_words()}")
-            note = "starting"
+            note = self._latest()
             try:
                 status, body = get(self.port, path, timeout_s=2.0)
                 if status == 200:
@@ -123,6 +140,16 @@ class ServerProcess:
             progress(waited_s, note)
             time.sleep(_POLL_S)
         raise ServerFailed(f"the server was not ready after {timeout_s:.0f} s{self._last_words()}")
+
+    def _latest(self) -> str:
+        """The newest entry of the server's log: what it does before it listens."""
+        entries = _ENTRY.findall(self.log.read_text("utf-8", "replace"))
+        return entries[-1] if entries else "starting"
+
+    def spread(self, cores: Iterable[int]) -> None:
+        """Let every thread of the child use `cores`."""
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores)
 
     def _last_words(self) -> str:
         lines = self.log.read_text("utf-8", "replace").strip().splitlines()

@@ -78,8 +78,9 @@ class Answer:
         self._finish()
 
     async def _resolve(self, transcript: Callable[[str], Awaitable[str]]) -> list[Message]:
+        newest = self._lane.context.limits.policy.messages_at_most
         messages = []
-        for message in self.request.messages:
+        for message in self.request.messages[-newest:]:
             if message.item_id in self.request.pending_items:
                 message = Message(message.role, await transcript(message.item_id), message.item_id)
             messages.append(message)
@@ -87,7 +88,8 @@ class Answer:
 
     def _begin(self, segments: Sequence[Segment]) -> None:
         spec, settings = self._parts.model.spec, self._parts.settings
-        plan = self._lane.context.reconcile(segments, self._max_tokens)
+        room = self._lane.context.limits.policy.room(self._max_tokens)
+        plan = self._lane.context.reconcile(segments, room)
         self._input_tokens, self._cached_tokens = plan.input_tokens, plan.keep_tokens
         self.phase = advance(self.phase, Step.PROMPTED)
         self._parts.model.begin(self._state)

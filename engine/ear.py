@@ -25,6 +25,7 @@ class Ear:
         self._clock = clock
         self._ready: dict[str, Session] = {}  # insertion order is first come, first heard
         self._wake = asyncio.Event()
+        self.hearing_since: float | None = None  # None between batches; the watchdog reads it
 
     def ready(self, session: Session) -> None:
         """This session has something to hear. Idempotent."""
@@ -43,6 +44,7 @@ class Ear:
 
     async def _hear(self, batch: list[tuple[Session, Frame]]) -> None:
         ticks = [(session.state, frame.pcm) for session, frame in batch]
+        self.hearing_since = self._clock.now()
         try:
             heard = await self._pool.run(self._model.hear, ticks)
         except Exception:
@@ -50,6 +52,8 @@ class Ear:
             for session, _ in batch:
                 session.fail("engine_unavailable", "The speech detector failed.")
             return
+        finally:
+            self.hearing_since = None
         now = self._clock.now()
         for (session, frame), result in zip(batch, heard, strict=True):
             if not session.closed:

@@ -59,6 +59,7 @@ class Engine:
         pools: Pools | None = None,  # None: threads, as the model and the settings ask
     ) -> None:
         self.model = model
+        self.stalled = False  # a step or a hearing has been under way for more than two ticks
         self.alive = False  # True between a successful start and stop or death
         self._executor = executor
         self._clock = clock
@@ -174,8 +175,27 @@ class Engine:
         while True:
             await self._clock.sleep_until(next_beat(start, period, self._clock.now()))
             now = self._clock.now()
+            self._watch(now, period)
             for session in list(self._sessions.values()):
                 session.beat(now, period)
+
+    def _watch(self, now: float, period_s: float) -> None:
+        """The watchdog. It runs on the loop, so a thread that hangs cannot silence it."""
+        begun = [
+            t for t in (self._stepper.step_started_at, self._ear.hearing_since) if t is not None
+        ]
+        stuck_s = now - min(begun, default=now)
+        stalled = stuck_s > 2 * period_s
+        if stalled != self.stalled:
+            log.warning("the engine %s", "stalled" if stalled else "moves again")
+            self.stalled = stalled
+        if stuck_s > self._settings.stall_limit_s:
+            for session in list(self._sessions.values()):
+                if session.is_owed(now):
+                    self._sessions.pop(session.id, None)
+                    session.fail(
+                        "engine_stalled", "The engine stopped answering; please reconnect."
+                    )
 
     def snapshot(self) -> EngineSnapshot:
         """What the engine holds now."""

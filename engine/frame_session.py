@@ -26,25 +26,27 @@ class FrameSession(Session):
         self._lane = Lane(session_id, parts.stepper, parts.limits)
         self._speaking = False
         self._tokens: tuple[int, ...] = ()  # of the frame being decoded
+        self._pcm = b""  # that came with them
 
     def heard(self, frame: Frame, heard: Heard, now: float) -> None:
         chunk = heard.chunk
         if chunk is None or self.closed:
             super().heard(frame, heard, now)
         else:
-            self._tokens = ()
-            self._lane.feed(chunk.token_ids, chunk.decode, frame.deadline, self._take)
+            self._tokens, self._pcm = (), b""
+            self._lane.feed(chunk, frame.deadline, self._take)
 
     def _take(self, chunk: TokenChunk, now: float) -> None:
         if chunk.error is not None:
             self.fail("engine_unavailable", chunk.error)
             return
         self._tokens += chunk.token_ids
+        self._pcm += chunk.pcm
         if not chunk.finished:
             return
         frame, self._hearing = self._hearing, None
         assert frame is not None, self.id
-        output = self._parts.model.decode(self.state, self._tokens)
+        output = self._parts.model.decode(self.state, self._tokens, self._pcm)
         if output.speaking:
             self._speaking = True
             self.listener.spoke(output.pcm, output.text)
@@ -68,8 +70,7 @@ class FrameSession(Session):
         """The model speaks when it decides to; a request is no more than a nudge it does not feel yet."""
 
     def cancel(self, response_id: str) -> None:
-        """What is cancelled is what the client hears; the model goes on with the next frame."""
-        self._speaking = False
+        """What is cancelled is what the client hears; the model goes on, and its silence is still told."""
 
     def close(self) -> None:
         if self.closed:

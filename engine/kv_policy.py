@@ -6,13 +6,14 @@
 
 `anchored` asks the backend to drop the middle and renumber what follows (exact where keys can be shifted). `recycle`
 re-prefills [sink | window] instead: the same context at the price of a prefill, for backends that cannot drop.
-`sliding` leaves it to the engine's own sliding-window attention and `unbounded` to nobody.
+`sliding` leaves it to the engine's own sliding-window attention and `unbounded` to nobody. `full` is one session's wish
+(truncation disabled): everything is kept up to what the deployment has reserved for a session, and then it is refused.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-PolicyName = Literal["anchored", "recycle", "sliding", "unbounded"]
+PolicyName = Literal["anchored", "recycle", "sliding", "unbounded", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,29 +28,60 @@ class KvPolicy:
         if self.window_tokens <= 0 or self.slack_tokens <= 0:
             raise ValueError("window_tokens and slack_tokens must be positive")
 
+    def within(self, deployment: "KvPolicy") -> "KvPolicy":
+        """This policy, holding no more than the deployment has reserved for a session."""
+        if not deployment.bounded:
+            return self
+        if not self.bounded:  # never cut, so refused where the plateau ends
+            return replace(deployment, name="full")
+        total = min(self.total_tokens, deployment.total_tokens)
+        window = min(max(1, total * self.window_tokens // self.total_tokens), total - 1)
+        return KvPolicy(deployment.name, window, total - window)
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens behind the header at most."""
+        return self.window_tokens + self.slack_tokens
+
+    @property
+    def truncates(self) -> bool:
+        """False if a conversation that does not fit is refused rather than cut."""
+        return self.name not in ("unbounded", "full")
+
     @property
     def bounded(self) -> bool:
         """True if this side keeps the context within sink + window + slack."""
         return self.name in ("anchored", "recycle")
 
+    @property
+    def messages_at_most(self) -> int:
+        """Newest messages that can matter: a message has a role, an end and at least one word."""
+        if not self.bounded:
+            return 1_000_000
+        return (self.window_tokens + self.slack_tokens) // 3 + 1
+
     def limit(self, sink: int, max_context: int) -> int:
         """Longest context that a session with this header may reach before it must be cut back."""
-        if not self.bounded:
+        if self.name in ("sliding", "unbounded"):
             return max_context
-        return min(sink + self.window_tokens + self.slack_tokens, max_context)
+        return min(sink + self.total_tokens, max_context)
+
+    def room(self, wanted: int) -> int:
+        """Tokens to keep free for an answer of at most `wanted`: a bounded context is cut back while it grows."""
+        return min(wanted, self.slack_tokens // 2) if self.name == "anchored" else wanted
 
     def cut(
-        self, length: int, sink: int, block_size: int, spare: int = 0
+        self, length: int, sink: int, limit: int, block_size: int, spare: int = 0
     ) -> tuple[int, int] | None:
-        """The tokens [start, stop) to drop so that at most a window is left behind the sink, or None if none need go.
+        """The tokens [start, stop) to drop so that `length + spare` fits `limit`, or None if it does already.
 
-        Whole blocks only, so what is left is the window plus less than a block. `spare` tokens are about to be
-        appended: room is made for them within the slack.
+        Whole blocks only, and as much of the window as fits: up to a block goes to each end's rounding.
         """
-        if not self.bounded or length + spare <= sink + self.window_tokens + self.slack_tokens:
+        if not self.bounded or length + spare <= limit:
             return None
+        keep = min(self.window_tokens, limit - sink - spare - 2 * (block_size - 1))
         start = -(-sink // block_size) * block_size
-        stop = start + max(0, length - start - self.window_tokens) // block_size * block_size
+        stop = start + max(0, length - start - max(0, keep)) // block_size * block_size
         return (start, stop) if stop > start else None
 
     def plateau_blocks(self, sink: int, tick_tokens: int, block_size: int) -> int:

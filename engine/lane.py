@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from engine.context import ContextLimits, Reconciled, ResidentContext
+from engine.models.base import AudioChunk
 from engine.stepping import Stepper
-from engine.work import Append, Drop, Sampling, TokenChunk
+from engine.work import Append, Drop, Feature, Sampling, TokenChunk
 
 Taker = Callable[[TokenChunk, float], None]
 
@@ -39,11 +40,18 @@ class Lane:
         self._submit(plan.token_ids, decode, deadline, plan.keep_tokens)
 
     def more(self, decode: int, deadline: float) -> None:
-        """Go on decoding."""
+        """Go on decoding, in a window that is cut back whenever it has outgrown its slack."""
+        self._trim()
         self._submit((), decode, deadline, None)
 
     def _submit(
-        self, token_ids: tuple[int, ...], decode: int, deadline: float, keep: int | None
+        self,
+        token_ids: tuple[int, ...],
+        decode: int,
+        deadline: float,
+        keep: int | None,
+        pcm: bytes = b"",
+        features: tuple[Feature, ...] = (),
     ) -> None:
         append = Append(
             self.id,
@@ -54,14 +62,16 @@ class Lane:
             self._stop_token_ids,
             self._sampling,
             keep,
+            pcm,
+            features,
         )
         self._stepper.submit(append, self)
 
-    def feed(self, token_ids: tuple[int, ...], decode: int, deadline: float, taker: Taker) -> None:
+    def feed(self, chunk: AudioChunk, deadline: float, taker: Taker) -> None:
         """Append a tick of a frame-locked model."""
         self._taker = taker
         self._trim()
-        self._submit(token_ids, decode, deadline, None)
+        self._submit(chunk.token_ids, chunk.decode, deadline, None, chunk.pcm, chunk.features)
 
     def _trim(self) -> None:
         """Cut the context back if it has outgrown its window."""

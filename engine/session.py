@@ -175,6 +175,11 @@ class Session:
             )
         return True
 
+    def is_owed(self, now: float) -> bool:
+        """True while this call waits for the engine: an answer, or audio past its deadline."""
+        waiting = self._hearing or next(self._inbox.frames(), None)
+        return self.answering or (waiting is not None and waiting.deadline < now)
+
     @property
     def answering(self) -> bool:
         """True while a reply is under way."""

@@ -1,10 +1,10 @@
 """What the engine is told once, and the parts that its sessions share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.clock import Clock
 from engine.context import ContextLimits
-from engine.models.base import InteractionModel
+from engine.models.base import InteractionModel, SessionSetup
 from engine.observer import Observer
 from engine.pool import Pool
 from engine.stepping import Stepper
@@ -22,6 +22,9 @@ class EngineSettings:
     max_response_tokens: int = 256
     prefill_budget: int = 512  # new tokens per step, see planner
     pool_threads: int = 2  # transcription and voice
+    stall_limit_s: float = (
+        5.0  # a step or a hearing that takes longer ends the calls that wait for it
+    )
     slice_ms: int = 200  # length of one audio delta
 
 
@@ -35,4 +38,10 @@ class Parts:
     clock: Clock
     observer: Observer
     settings: EngineSettings
-    limits: ContextLimits
+    limits: ContextLimits  # of the deployment
+
+    def limits_of(self, setup: SessionSetup) -> ContextLimits:
+        """What this session may hold: the client may ask for less, or for no truncation at all."""
+        if setup.policy is None:
+            return self.limits
+        return replace(self.limits, policy=setup.policy.within(self.limits.policy))

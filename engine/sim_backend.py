@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from engine.work import Append, Drop, KvSnapshot, StepResult, TickBatch, TokenChunk
 
 _MASK = (1 << 61) - 1
-_MULTIPLIER = 6364136223846793005
+_MULTIPLIER = 6364136223846793005  # of Knuth's MMIX generator
+FIRST_WORD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +166,17 @@ class SimBackend:
         )
 
     def _sample(self, tokens: list[int], append: Append) -> int:
-        """A token that depends on the last tokens and the length; ends an answer after about 24 tokens."""
+        """A token that depends on the last tokens and the length; ends an answer after about 24 tokens.
+
+        Tokens below `FIRST_WORD` are a chat format's signs: right after one an answer has only begun.
+        """
         seed = len(tokens)
         for token in tokens[-4:]:
             seed = (seed * _MULTIPLIER + token + 1442695040888963407) & _MASK
         draw = seed >> 20
-        if append.stop_token_ids and draw % 24 == 0:
+        if append.stop_token_ids and draw % 24 == 0 and tokens[-1] >= FIRST_WORD:
             return append.stop_token_ids[0]
-        return 10 + draw % (self._vocab - 10)
+        return FIRST_WORD + draw % (self._vocab - FIRST_WORD)
 
     def _drop(self, drop: Drop) -> None:
         context = self._sessions.get(drop.session_id)

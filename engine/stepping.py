@@ -46,7 +46,7 @@ class Stepper:
         self._wake = asyncio.Event()
         self._stopping = False
         self.kv: KvSnapshot | None = None  # the pool after the last step
-        self.step_started_at: float | None = None  # None between steps; a watchdog reads it
+        self.step_started_at: float | None = None  # None between steps; the watchdog reads it
 
     def submit(self, append: Append, sink: ChunkSink) -> None:
         """Ask for tokens. Replaces what this session had waiting; what is under way finishes first."""

@@ -38,9 +38,9 @@ class TurnSession(Session):
         spawn: Spawn,
     ) -> None:
         super().__init__(session_id, setup, listener, parts, ear, spawn)
-        self._lane = Lane(session_id, parts.stepper, parts.limits)
+        self._lane = Lane(session_id, parts.stepper, parts.limits_of(setup))
         self._answers: dict[str, tuple[Answer, Lane, asyncio.Task[None]]] = {}
-        self._transcripts: OrderedDict[str, asyncio.Task[str]] = OrderedDict()
+        self._transcripts: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
         self._guess: tuple[int, asyncio.Task[str]] | None = None  # (voiced_ms, its words)
         self._turn_over = False  # a SpeechStopped is being told: a commit now means that turn
         self._speech_stopped_at: float | None = None  # consumed by the answer to it
@@ -48,11 +48,19 @@ class TurnSession(Session):
     # -- turns ---------------------------------------------------------------
 
     def commit(self, item_id: str) -> bool:
+        # Known from now on, so that an answer asked for before the mark is met waits for its words.
+        self._transcripts[item_id] = asyncio.get_running_loop().create_future()
+        while len(self._transcripts) > KEPT_TRANSCRIPTS:
+            self._transcripts.popitem(last=False)[1].cancel()
         if self._turn_over:  # what the detector found, not what has arrived since
             self._turn_over = False
             self._cut(item_id)
             return True
         return super().commit(item_id)
+
+    def _apply(self, setup: SessionSetup) -> None:
+        super()._apply(setup)
+        self._lane.context.limits = self._parts.limits_of(setup)
 
     def _met(self, mark: CommitMark | ClearMark) -> None:
         if isinstance(mark, CommitMark):
@@ -90,31 +98,34 @@ class TurnSession(Session):
     def _cut(self, item_id: str) -> None:
         utterance = self._parts.model.utterance(self.state, cut=True)
         guess, self._guess = self._guess, None
-        task = self._spawn(self.id, self._transcribe(item_id, utterance, guess))
-        self._transcripts[item_id] = task
-        while len(self._transcripts) > KEPT_TRANSCRIPTS:
-            self._transcripts.popitem(last=False)
+        self._spawn(self.id, self._transcribe(item_id, utterance, guess))
 
     async def _transcribe(
-        self, item_id: str, utterance: Utterance | None, guess: tuple[int, asyncio.Task[str]] | None
-    ) -> str:
+        self,
+        item_id: str,
+        utterance: Utterance | None,
+        guess: tuple[int, asyncio.Task[str]] | None,
+    ) -> None:
         if utterance is None:
             words = ""
         elif guess is not None and guess[0] == utterance.voiced_ms:
             words = await guess[1]
         else:
             words = await self._words(utterance)
-        if not self.closed:
-            self.listener.transcribed(item_id, words, utterance.duration_s if utterance else 0.0)
-        return words
+        if self.closed:
+            return
+        self.listener.transcribed(item_id, words, utterance.duration_s if utterance else 0.0)
+        waiting = self._transcripts.get(item_id)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(words)
 
     async def _words(self, utterance: Utterance) -> str:
         return await self._parts.pool.run(self._parts.model.transcribe, utterance)
 
     async def _transcript(self, item_id: str) -> str:
         """The words of a spoken item; empty if it is not known (deleted, or never spoken)."""
-        task = self._transcripts.get(item_id)
-        return "" if task is None else await asyncio.shield(task)
+        words = self._transcripts.get(item_id)
+        return "" if words is None else await asyncio.shield(words)
 
     # -- answers -------------------------------------------------------------
 
@@ -126,7 +137,11 @@ class TurnSession(Session):
             return
         lane, state = self._lane, self.state
         if request.out_of_band:
-            lane = Lane(f"{self.id}/{request.response_id}", self._parts.stepper, self._parts.limits)
+            lane = Lane(
+                f"{self.id}/{request.response_id}",
+                self._parts.stepper,
+                self._parts.limits_of(self.setup),
+            )
             state = self._parts.model.open(self.setup)
         answer = Answer(self._parts, lane, state, request, self.listener)
         answer.speech_stopped_at, self._speech_stopped_at = self._speech_stopped_at, None
@@ -163,8 +178,8 @@ class TurnSession(Session):
         super().close()
         for response_id in list(self._answers):
             self.cancel(response_id)
-        for task in self._transcripts.values():
-            task.cancel()
+        for words in self._transcripts.values():
+            words.cancel()
         if self._guess is not None:
             self._guess[1].cancel()
         self._lane.close()

@@ -15,6 +15,16 @@ class TurnDetectionSettings(msgspec.Struct, frozen=True):
     idle_timeout_ms: int | None = None
 
 
+class TruncationSettings(msgspec.Struct, frozen=True):
+    """What of a conversation is let go when it has grown too long."""
+
+    mode: Literal["auto", "disabled", "retention_ratio"] = "auto"
+    retention_ratio: float = 1.0  # share of the limit that is kept when it is reached
+    post_instructions: int | None = (
+        None  # the limit: tokens behind the instructions; None is the server's own
+    )
+
+
 class Configure(msgspec.Struct, frozen=True):
     """The session's settings changed (sent once at the start, too)."""
 
@@ -23,6 +33,7 @@ class Configure(msgspec.Struct, frozen=True):
     input_rate: int  # Hz of the pcm in PushAudio
     language: str | None
     tools: tuple[dict[str, Any], ...]
+    truncation: TruncationSettings = TruncationSettings()
 
 
 class PushAudio(msgspec.Struct, frozen=True, gc=False):

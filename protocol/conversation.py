@@ -4,6 +4,7 @@ What `previous_item_id` says is the chain itself, at the moment the event is mad
 item is forgotten, so a call may last for days. No audio is kept, only words.
 """
 
+import json
 from collections.abc import Iterator
 
 from protocol.commands import ContextMessage
@@ -117,7 +118,9 @@ def message_of(entry: Entry) -> ContextMessage | None:
     """What the model sees of an item; None if that is nothing (an answer nobody heard, say)."""
     item = entry.item
     if item.type == "function_call":
-        return ContextMessage("assistant", f"{item.name}({item.arguments})", item.id)
+        if item.status != "completed":
+            return None  # being written, or cut off: nobody will run it
+        return ContextMessage("assistant", call_text(item), item.id)
     if item.type == "function_call_output":
         return ContextMessage("tool", str(item.output), item.id)
     text = text_of(item) if entry.spoken is None else entry.spoken.heard()
@@ -125,6 +128,11 @@ def message_of(entry: Entry) -> ContextMessage | None:
         return None
     assert item.role, item
     return ContextMessage(item.role, text, item.id, entry.awaits_transcript)
+
+
+def call_text(item: Item) -> str:
+    """A call as the model writes one: a JSON object of name and arguments, the latter exactly as they came."""
+    return f'{{"name": {json.dumps(item.name)}, "arguments": {item.arguments}}}'
 
 
 def duplicate(item_id: str) -> ProtocolError:

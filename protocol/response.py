@@ -4,9 +4,8 @@
       │                │
       └─────end────────┴────end────▶ ENDED
 
-`write` in OPEN adds the output item; in ENDED it is ignored, because an engine may still be speaking a moment after a
-cancel. `end` always closes whatever is open, in the order the real service does (recorded in mid-2026): audio done
-before transcript done, conversation.item.done before response.output_item.done, response.done last.
+`write` begins the output item it belongs to, where there is none; in ENDED it is ignored, because an engine may still
+be speaking a moment after a cancel. `end` always closes whatever is open, response.done last.
 """
 
 from enum import Enum, auto
@@ -14,13 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocol.alignment import SpokenText
-from protocol.codec import MAX_DELTA_BYTES
 from protocol.conversation import Conversation
 from protocol.ids import IdFactory
-from protocol.items import Entry, Item, ItemStatus, Part
+from protocol.items import ItemStatus
+from protocol.outputs import CallOutput, MessageOutput, Stage
 from protocol.response_options import ResponseOptions
-from protocol.server_events import Address, PartWire, ServerEvents
+from protocol.server_events import ServerEvents
 
 # Audio tokens as OpenAI bills them: one per 100 ms heard, one per 50 ms spoken.
 _MS_PER_INPUT_TOKEN = 100
@@ -128,20 +126,17 @@ class Response:
         self._events = events
         self._ids = ids
         self._state = State.OPEN
-        # The answer follows what it answers, whatever is added meanwhile. None: it comes first.
-        self._after = conversation.last_id
-        self._speaks = options.modality == "audio"
-        self._encode = options.format.from_pcm
-        # Set once writing begins:
-        self._entry: Entry | None = None
-        self._address: Address | None = None
-        self._spoken = SpokenText(options.format.rate)
+        self._stage = Stage(self.id, options, conversation, events)
+        self._outputs: list[MessageOutput | CallOutput] = []
+        # Those of them that are not finished:
+        self._message: MessageOutput | None = None
+        self._calls: dict[int, CallOutput] = {}  # by the engine's index
         events.response_created(self._view("in_progress", None, None))
 
     @property
     def has_spoken(self) -> bool:
         """Whether the caller has been sent any of its audio."""
-        return self._speaks and self._spoken.audio_ms > 0
+        return self.options.modality == "audio" and self.audio_ms > 0
 
     @property
     def is_written(self) -> bool:
@@ -151,100 +146,65 @@ class Response:
     @property
     def audio_ms(self) -> int:
         """How long it has spoken."""
-        return self._spoken.audio_ms
+        return sum(item.audio_ms for item in self._outputs if isinstance(item, MessageOutput))
 
     def write_text(self, text: str) -> None:
         """More of the answer's words; in audio mode they come just ahead of their audio."""
-        address = self._writable()
-        if address is None or not text:
-            return
-        self._spoken.write(text)
-        self._events.text_delta(address, text)
+        if text and self._write():
+            self._writable().write_text(text)
 
     def write_audio(self, pcm: bytes) -> None:
         """More of the answer's voice: pcm16 at the rate of the answer's format."""
-        address = self._writable()
-        if address is None or not self._speaks or not pcm:
+        if pcm and self.options.modality == "audio" and self._write():
+            self._writable().write_audio(pcm)
+
+    def write_call(self, index: int, name: str, arguments: str, *, done: bool) -> None:
+        """More of the JSON arguments of the `index`-th function it calls, or with `done` the last of them."""
+        if not self._write():
             return
-        self._spoken.speak(len(pcm))
-        if len(pcm) <= MAX_DELTA_BYTES:
-            self._events.audio_delta(address, self._encode(pcm))
-            return
-        for start in range(0, len(pcm), MAX_DELTA_BYTES):
-            self._events.audio_delta(address, self._encode(pcm[start : start + MAX_DELTA_BYTES]))
+        call = self._calls.get(index)
+        if call is None:
+            self._finish_message("completed")
+            call = CallOutput(self._stage, self._fresh_id(), self._ids.new("call"), name)
+            self._calls[index] = call
+            self._outputs.append(call)
+        if arguments:
+            call.write(arguments)
+        if done:
+            del self._calls[index]
+            call.finish("completed")
 
     def end(self, ending: Ending, usage: ResponseUsage | None) -> None:
         """Close everything that is open and say how it ended."""
-        was, self._state = self._state, TRANSITIONS[self._state, Step.END]
-        if was is State.WRITING:
-            self._finish_item(ending)
+        self._state = TRANSITIONS[self._state, Step.END]
+        self._finish_message(ending.item_status)
+        for call in self._calls.values():
+            call.finish("incomplete")
         self._events.response_done(
             self._view(ending.status, ending.details(), None if usage is None else usage.wire())
         )
-        if self._entry is not None and self._speaks:
-            # The events above repeat what was streamed; what is remembered is what can have been heard.
-            if ending.status == "cancelled":
-                self._spoken.drop_unspoken()
-            self._entry.remember_heard()
+        for output in self._outputs:
+            if isinstance(output, MessageOutput):
+                output.settle(was_cut_off=ending.status == "cancelled")
 
-    def _writable(self) -> Address | None:
-        """Where output goes now; None once the answer has ended."""
-        if self._state is State.WRITING:
-            return self._address
+    def _write(self) -> bool:
+        """Go on writing; False once the answer has ended."""
         state = TRANSITIONS.get((self._state, Step.WRITE))
-        if state is None:
-            return None
-        self._state = state
-        return self._begin_item()
+        if state is not None:
+            self._state = state
+        return state is not None
 
-    def _begin_item(self) -> Address:
-        item = Item(
-            id=self._fresh_id(), type="message", status="in_progress", role="assistant", content=[]
-        )
-        self._events.output_item_added(self.id, 0, item)
-        if self.options.out_of_band:
-            self._entry = Entry(item)
-        else:
-            self._entry = self._conversation.place(item, self._after)
-            self._events.item_added(item, self._conversation.previous_id(self._entry))
-        if self._speaks:
-            self._entry.spoken = self._spoken
-            item.content = [Part(type="output_audio", transcript="")]
-        else:
-            item.content = [Part(type="output_text", text="")]
-        fields = {
-            "response_id": self.id,
-            "item_id": item.id,
-            "output_index": 0,
-            "content_index": 0,
-        }
-        text_event = "output_audio_transcript" if self._speaks else "output_text"
-        self._address = Address(fields, text_event)
-        self._events.part_added(self._address, self._part_wire(""))
-        return self._address
+    def _writable(self) -> MessageOutput:
+        """The message, begun if there is none yet."""
+        if self._message is None:
+            self._message = MessageOutput(self._stage, self._fresh_id())
+            self._outputs.append(self._message)
+        return self._message
 
-    def _finish_item(self, ending: Ending) -> None:
-        assert self._entry is not None, self.id
-        assert self._address is not None, self.id
-        item, text = self._entry.item, self._spoken.text
-        item.status = ending.item_status
-        if self._speaks:
-            self._events.audio_done(self._address)
-            self._events.text_done(self._address, "transcript", text)
-            item.content = [Part(type="output_audio", transcript=text)]
-        else:
-            self._events.text_done(self._address, "text", text)
-            item.content = [Part(type="output_text", text=text)]
-        self._events.part_done(self._address, self._part_wire(text))
-        if item.id in self._conversation:
-            self._events.item_done(item, self._conversation.previous_id(self._entry))
-        self._events.output_item_done(self.id, 0, item)
-
-    def _part_wire(self, text: str) -> PartWire:
-        """A content part as content_part events show it: named unlike the item's content, and no nulls."""
-        if self._speaks:
-            return {"type": "audio", "transcript": text}
-        return {"type": "text", "text": text}
+    def _finish_message(self, status: ItemStatus) -> None:
+        if self._message is not None:
+            self._message.finish(status)
+            self._message = None
 
     def _fresh_id(self) -> str:
         """An item id of ours that no client has taken by guessing."""
@@ -261,7 +221,7 @@ class Response:
             "id": self.id,
             "status": status,
             "status_details": details,
-            "output": [] if self._entry is None else [self._entry.item],
+            "output": [output.item for output in self._outputs],
             "conversation_id": None if options.out_of_band else self._conversation.id,
             "output_modalities": [options.modality],
             "max_output_tokens": options.max_output_tokens,

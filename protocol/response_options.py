@@ -40,6 +40,10 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True):
     out_of_band: bool = False
     context: tuple[ContextMessage, ...] | None = None  # None: the conversation
 
+    def has_tool(self, name: str) -> bool:
+        """Whether one of the tools is called that."""
+        return any(tool.name == name for tool in self.tools)
+
     def command(self, response_id: str, conversation: Conversation) -> CreateResponse:
         """The order to the engine."""
         limit, choice = self.max_output_tokens, self.tool_choice
@@ -107,7 +111,11 @@ class OptionsReader:
         output = self._output(patch.audio or AudioPatch(), options)
         if isinstance(output, ProtocolError):
             return output
-        return msgspec.structs.replace(options, **changes, **output)
+        settled = msgspec.structs.replace(options, **changes, **output)
+        choice = settled.tool_choice
+        if isinstance(choice, FunctionChoice) and not settled.has_tool(choice.name):
+            return invalid_value(f"There is no tool '{choice.name}'.", "response.tool_choice")
+        return settled
 
     def _output(
         self, audio: AudioPatch, options: ResponseOptions

@@ -168,3 +168,13 @@ class ServerEvents:
     def text_done(self, address: Address, kind: Literal["text", "transcript"], text: str) -> None:
         name = "output_text" if kind == "text" else "output_audio_transcript"
         self._emit(f"response.{name}.done", {**address.fields, kind: text})
+
+    def arguments_delta(self, fields: dict[str, Any], delta: str) -> None:
+        """More of a function call's arguments; a call has no content part, so no content_index."""
+        self._emit("response.function_call_arguments.delta", {**fields, "delta": delta})
+
+    def arguments_done(self, fields: dict[str, Any], name: str, arguments: str) -> None:
+        self._emit(
+            "response.function_call_arguments.done",
+            {**fields, "name": name, "arguments": arguments},
+        )

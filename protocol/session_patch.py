@@ -99,11 +99,11 @@ ToolChoice = Literal["auto", "none", "required"] | FunctionChoice
 
 
 class Retention(msgspec.Struct):
-    """How much of the conversation survives when the context is full; accepted and echoed."""
+    """How much of the conversation survives when the context is full."""
 
     type: Literal["retention_ratio"]
     retention_ratio: Annotated[float, Meta(ge=0, le=1)]
-    token_limits: dict[str, int] | UnsetType = UNSET
+    token_limits: dict[str, Annotated[int, Meta(ge=1)]] | UnsetType = UNSET
 
 
 class Tracing(msgspec.Struct):

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from protocol.commands import Configure, TurnDetectionSettings
+from protocol.commands import Configure, TruncationSettings, TurnDetectionSettings
 from protocol.session_config import SessionConfig, TurnDetection
-from protocol.session_patch import Tool
+from protocol.session_patch import Retention, Tool
 
 # Silence that ends a turn under semantic_vad, by eagerness: the eager answer sooner, the patient let the caller think.
 _EAGERNESS_SILENCE_MS = {"low": 1000, "medium": 600, "auto": 600, "high": 300}
@@ -64,7 +64,16 @@ def engine_view(config: SessionConfig) -> Configure:
         input_rate=config.input_format.rate,
         language=None if config.transcription is None else config.transcription.language,
         tools=plain_tools(config.tools),
+        truncation=_truncation_settings(config.truncation),
     )
+
+
+def _truncation_settings(wanted: str | Retention) -> TruncationSettings:
+    if isinstance(wanted, Retention):
+        limits = wanted.token_limits
+        limit = None if limits is msgspec.UNSET else limits.get("post_instructions")
+        return TruncationSettings("retention_ratio", wanted.retention_ratio, limit)
+    return TruncationSettings("disabled" if wanted == "disabled" else "auto")
 
 
 def plain_tools(tools: tuple[Tool, ...]) -> tuple[dict[str, Any], ...]:

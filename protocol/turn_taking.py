@@ -105,6 +105,13 @@ class TurnTaking:
         if (response := self._responses.find(response_id)) is not None:
             response.write_audio(pcm)
 
+    def response_call(
+        self, response_id: str, index: int, name: str, arguments: str, *, done: bool
+    ) -> None:
+        """More of the arguments of the `index`-th function an answer calls, or with `done` the last of them."""
+        if (response := self._responses.find(response_id)) is not None:
+            response.write_call(index, name, arguments, done=done)
+
     def response_ended(
         self, response_id: str, reason: str, usage: ResponseUsage, error: str | None
     ) -> list[Command]:

@@ -20,7 +20,7 @@ from engine.weights.paths import embedded_dir
 from engine.weights.store import verify_embedded
 from engine.work import KvSnapshot
 from protocol.session_config import SessionDefaults, TurnDetection
-from server.config import Config, environment
+from server.config import Config, ConfigError, Problem, environment
 
 _log = logging.getLogger(__name__)
 
@@ -34,14 +34,17 @@ def build_engine(config: Config, clock: Clock, observer: Observer) -> Engine:
     Raises:
         WeightsError: embedded weights are missing or corrupt.
         SpeechUnavailable: a package or file that a speech part needs is missing.
-        ValueError: an id is unknown, or a folder is not a model.
+        ConfigError: an id is unknown, a folder is not a model, or a value does not go with vLLM.
     """
     settings = model_settings(config)
     if _needs_embedded(config):
         assert settings.embedded is not None
         verify_embedded(settings.embedded)
-    model = build_model(settings)
-    executor = _executor(config, settings, clock)
+    try:
+        model = build_model(settings)
+        executor = _executor(config, settings, clock)
+    except ValueError as error:
+        raise ConfigError(Problem("model", str(error))) from None
     return Engine(model, executor, clock, observer, _engine_settings(config), _kv_policy(config))
 
 
@@ -101,7 +104,7 @@ def places(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
     """How many sessions may be in: the configured number, or fewer if the pool cannot hold them at their plateau.
 
     Raises:
-        ValueError: the pool cannot hold even one.
+        ConfigError: the pool cannot hold even one.
     """
     wanted, policy = config.engine.max_sessions, _kv_policy(config)
     if not policy.bounded:
@@ -113,10 +116,11 @@ def places(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
     plateau = policy.plateau_blocks(sink, model.spec.decode_per_tick, kv.block_size)
     fitting = kv.total_blocks // plateau
     if fitting < 1:
-        raise ValueError(
-            f"the KV pool has {kv.total_blocks} blocks and one session needs {plateau}: give it "
-            "more memory (engine.vllm.kv_cache_gib), or lower engine.kv.window_tokens"
+        problem = (
+            f"one session needs {plateau} KV blocks and the pool has {kv.total_blocks}: lower this, or "
+            "give the pool more memory (engine.vllm.kv_cache_gib)"
         )
+        raise ConfigError(Problem("engine.kv.window_tokens", problem))
     if fitting < wanted:
         _log.warning("the KV pool holds %d sessions; engine.max_sessions asks %d", fitting, wanted)
     return min(wanted, fitting)

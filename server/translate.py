@@ -1,9 +1,10 @@
 """Between the protocol's neutral commands and the engine's values, which do not know each other. Pure."""
 
+from engine.kv_policy import KvPolicy
 from engine.listener import Usage
 from engine.models.base import Message, SessionSetup, TurnDetection
 from engine.response import ResponseRequest
-from protocol.commands import Configure, CreateResponse
+from protocol.commands import Configure, CreateResponse, TruncationSettings
 from protocol.response import ResponseUsage
 
 
@@ -22,7 +23,25 @@ def setup_of(command: Configure) -> SessionSetup:
         input_rate=command.input_rate,
         language=command.language,
         tools=command.tools,
+        policy=policy_of(command.truncation),
     )
+
+
+_AS_MUCH_AS_THERE_IS = 1_000_000  # tokens; the engine narrows it to what the deployment reserves
+
+
+def policy_of(truncation: TruncationSettings) -> KvPolicy | None:
+    """The client's wish for its context: None leaves it to the deployment.
+
+    OpenAI's `retention_ratio` says what stays when the limit is reached, which is our window; the rest is the slack.
+    """
+    if truncation.mode == "auto":
+        return None
+    if truncation.mode == "disabled":
+        return KvPolicy("unbounded")
+    limit = max(2, truncation.post_instructions or _AS_MUCH_AS_THERE_IS)
+    window = min(max(1, round(truncation.retention_ratio * limit)), limit - 1)
+    return KvPolicy("anchored", window, limit - window)
 
 
 def request_of(command: CreateResponse) -> ResponseRequest:

@@ -63,9 +63,10 @@ async def warm_up(engine: Engine, clock: Clock, voice: str) -> float:
             await listener.transcribed_or_not.wait()
             started_at = clock.now()
             session.respond(_request(voice))
-            await listener.over.wait()
+            # Not to its end: an answer is spoken in real time.
+            await listener.answered.wait()
     except TimeoutError:
-        raise WarmUpFailed(f"no end after {_GIVE_UP_S:g} s") from None
+        raise WarmUpFailed(f"no answer after {_GIVE_UP_S:g} s") from None
     finally:
         engine.close(_SESSION_ID)
     listener.check()
@@ -90,7 +91,7 @@ class _Listener:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.transcribed_or_not = asyncio.Event()
-        self.over = asyncio.Event()
+        self.answered = asyncio.Event()
         # None until there is any.
         self.first_output_at: float | None = None
         # Why it failed; None while it has not.
@@ -116,12 +117,13 @@ class _Listener:
     def response_audio(self, response_id: str, pcm: bytes) -> None:
         if self.first_output_at is None:
             self.first_output_at = self._clock.now()
+            self.answered.set()
 
     def response_ended(
         self, response_id: str, reason: EndReason, usage: Usage, error: str | None
     ) -> None:
         self._trouble = error
-        self.over.set()
+        self.answered.set()
 
     def spoke(self, pcm: bytes, text: str) -> None: ...
     def fell_silent(self) -> None: ...
@@ -129,4 +131,4 @@ class _Listener:
     def failed(self, code: str, message: str) -> None:
         self._trouble = f"{code}: {message}"
         self.transcribed_or_not.set()
-        self.over.set()
+        self.answered.set()

@@ -14,7 +14,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from engine.work import Sampling
+from engine.kv_policy import KvPolicy
+from engine.work import Feature, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,9 @@ class ModelSpec:
     stop_token_ids: tuple[int, ...] = ()
     quality: str = ""  # a label for /v1/models and the log, e.g. "demo"
     owned_by: str = "metronome"
+    blocks_per_session: int = (
+        0  # KV blocks held from the first tick to the last; 0: as the KV policy bounds them
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class SessionSetup:
     input_rate: int = 24_000
     language: str | None = None
     tools: tuple[dict[str, Any], ...] = ()
+    policy: KvPolicy | None = None  # None: the deployment's
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,8 @@ class AudioChunk(msgspec.Struct, frozen=True, gc=False):
 
     token_ids: tuple[int, ...]
     decode: int
+    pcm: bytes = b""  # for backends that take the sound itself, at the model's own rate
+    features: tuple[Feature, ...] = ()  # what stands behind the placeholders among token_ids
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False):
@@ -181,8 +188,8 @@ class InteractionModel(Protocol):
         """The whole context for an answer: header, then messages, then the cue to speak. [pool]"""
         ...
 
-    def decode(self, state: Any, token_ids: Sequence[int]) -> TickOutput:
-        """What these tokens mean, incrementally. [loop]"""
+    def decode(self, state: Any, token_ids: Sequence[int], pcm: bytes = b"") -> TickOutput:
+        """What these tokens mean, incrementally; `pcm` is what the backend sounded with them. [loop]"""
         ...
 
     def remember(self, state: Any, text: str, token_ids: Sequence[int]) -> None:

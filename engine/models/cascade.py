@@ -128,7 +128,7 @@ class Cascade:
         state.detokenizer = self._parts.chat.detokenizer()
         state.stop_waiting()
 
-    def decode(self, state: Caller, token_ids: Sequence[int]) -> TickOutput:
+    def decode(self, state: Caller, token_ids: Sequence[int], pcm: bytes = b"") -> TickOutput:
         return TickOutput(state.detokenizer.feed(token_ids))
 
     @staticmethod

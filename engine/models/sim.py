@@ -172,7 +172,7 @@ class SimDuplex:
     def begin(self, state: _Duplex) -> None:
         """There is nothing to reset."""
 
-    def decode(self, state: _Duplex, token_ids: Sequence[int]) -> TickOutput:
+    def decode(self, state: _Duplex, token_ids: Sequence[int], pcm: bytes = b"") -> TickOutput:
         return self._output
 
     def remember(self, state: _Duplex, text: str, token_ids: Sequence[int]) -> None:

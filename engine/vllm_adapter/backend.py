@@ -140,7 +140,11 @@ class VllmBackend:
         if append.sampling.seed != session.seed:
             session.seed = append.sampling.seed
             self._core.reseed(session.request_id, session.seed)
-        self._core.append(session.request_id, feed, params)
+        features = None
+        if append.features:
+            assert self._core.features is not None, append
+            features = self._core.features.specs(append.features, len(feed) - len(append.token_ids))
+        self._core.append(session.request_id, feed, params, features)
         return None
 
     def _refusal(self, append: Append, session: _Resident | None) -> str | None:
@@ -160,7 +164,12 @@ class VllmBackend:
             return f"token ids must be within 0 … {self.vocab_size - 1}"
         if session is None and len(self._sessions) >= self._core.max_requests:
             return f"{self._core.max_requests} sessions are resident already"
-        return None
+        return self._feature_refusal(append) if append.features else None
+
+    def _feature_refusal(self, append: Append) -> str | None:
+        if self._core.features is None:
+            return "this model hears nothing"
+        return self._core.features.refusal(append.features, len(append.token_ids))
 
     def _feed(self, append: Append, session: _Resident, keep: int) -> list[int]:
         """Cut the session to `keep` tokens; what to append so that all of them and the new ones have KV."""

@@ -10,6 +10,8 @@ reading the block pool, and editing a resident request between two steps. Each p
                                        block tables and the prefix cache's book-keeping, edited by `rewind`, `splice`
     request._all_token_ids, _output_token_ids, prompt_token_ids, block_hashes
                                        the token lists that must stay in step with the block table
+    encoder_cache_manager.request_cached_ids, request.mm_features, num_preemptions
+                                       features of audio that was heard, to let go of them
     static_forward_context, driver_worker, model_runner, do_kv_cache_update
                                        attention modules and their raw KV memory, for the key shift
 
@@ -23,6 +25,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.vllm_adapter.environment import EngineUnavailable, check_version
+from engine.vllm_adapter.mrope import audio_positions
+from engine.vllm_adapter.multimodal import (
+    FeatureTranslator,
+    bypass_processors,
+    encoder_of,
+    engine_arguments,
+)
 from engine.vllm_adapter.settings import VllmSettings
 
 _NEVER_CACHED = (
@@ -72,17 +81,26 @@ class VllmCore:
             self._pool.num_gpu_blocks - 1
         )  # block 0 is vLLM's null block, never handed out
         self.plain_attention: bool = self._all_full_attention()  # every layer keeps every token
+        encoder = encoder_of(config.model_config.architectures)
+        self.features = FeatureTranslator(encoder) if encoder else None  # None: a text model
+        if self.features is not None:
+            audio_positions(self.model)
 
     # -- requests --------------------------------------------------------------------------------
 
-    def append(self, request_id: str, token_ids: Sequence[int], params: Any) -> None:
-        """Open the request, or append to it if it waits. vLLM drops the last sampled token: feed it again."""
+    def append(
+        self, request_id: str, token_ids: Sequence[int], params: Any, features: list[Any] | None
+    ) -> None:
+        """Open the request, or append to it if it waits. vLLM drops the last sampled token: feed it again.
+
+        `features` are vLLM's `MultiModalFeatureSpec`s, with offsets within `token_ids`.
+        """
         from vllm.v1.engine import EngineCoreRequest
 
         request = EngineCoreRequest(
             request_id=request_id,
             prompt_token_ids=list(token_ids),
-            mm_features=None,
+            mm_features=features,
             sampling_params=params,
             pooling_params=None,
             arrival_time=0.0,  # only orders requests under vLLM's priority policy, which is off
@@ -104,16 +122,40 @@ class VllmCore:
 
         outputs, executed = self._core.step()
         self._core.post_step(executed)
-        return [
+        results = [
             Output(
                 out.request_id,
                 out.new_token_ids,
                 out.finish_reason is not None,
-                out.finish_reason in (FinishReason.ABORT, FinishReason.ERROR),
+                out.finish_reason in (FinishReason.ABORT, FinishReason.ERROR)
+                or self._lost_audio(out.request_id),
             )
             for batch in outputs.values()
             for out in batch.outputs
         ]
+        if self.features is not None:
+            for result in results:
+                if result.finished:
+                    self._prune(result.request_id)
+        return results
+
+    def _lost_audio(self, request_id: str) -> bool:
+        """True if vLLM preempted the request: it would compute it again, but what was heard is not kept."""
+        if self.features is None:
+            return False
+        request = self._scheduler.requests.get(request_id)
+        return request is not None and request.num_preemptions > 0
+
+    def _prune(self, request_id: str) -> None:
+        """Let go of the features of a finished chunk; vLLM would keep them, and walk them, for as long as the call lasts."""
+        request = self._scheduler.requests.get(request_id)
+        cached = self._scheduler.encoder_cache_manager.request_cached_ids
+        if request is not None and request.mm_features and not cached.get(request_id):
+            request.mm_features.clear()
+
+    def held_features(self, request_id: str) -> int:
+        """Features that vLLM still keeps for a request."""
+        return len(self._scheduler.requests[request_id].mm_features)
 
     def reseed(self, request_id: str, seed: int | None) -> None:
         """Draw a resident request's next tokens from a new stream; vLLM seeds a request at its first chunk only."""
@@ -293,15 +335,22 @@ def _build(settings: VllmSettings) -> Any:
         gpu_memory_utilization=settings.gpu_memory_utilization,
         enforce_eager=settings.enforce_eager,
         enable_prefix_caching=settings.prefix_caching,
+        load_format=settings.load_format,
+        trust_remote_code=settings.trust_remote_code,
         hf_overrides=settings.config_overrides,
         skip_tokenizer_init=True,  # tokens in, tokens out
         generation_config="vllm",  # sampling is always given
         disable_log_stats=True,
         async_scheduling=False,
         distributed_executor_backend="uni",
+        **engine_arguments(),
     )
+    bypass_processors()
     try:
         config = arguments.create_engine_config()
+        if encoder_of(config.model_config.architectures) is not None:
+            # Placeholders have equal ids whatever was said: blocks of audio must not be found by their tokens.
+            config.cache_config.enable_prefix_caching = False
         return EngineCore(config, Executor.get_class(config), log_stats=False)
     except (VLLMError, ValueError, OSError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__

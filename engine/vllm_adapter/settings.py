@@ -31,6 +31,10 @@ class VllmSettings:
         default_factory=dict
     )  # replaces keys of the model's config
     seed: int = 0  # of unseeded sampling
+    load_format: Literal["auto", "dummy"] = (
+        "auto"  # "dummy": random weights in the model's shape (tests, measuring cost without a checkpoint)
+    )
+    trust_remote_code: bool = False  # run code that comes with the checkpoint (MiniCPM-o needs it)
 
     def __post_init__(self) -> None:
         if not self.model:

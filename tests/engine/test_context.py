@@ -17,10 +17,11 @@ def limits(*, can_drop: bool = True, name: str = "anchored") -> ContextLimits:
     return ContextLimits(policy, BLOCK, 200, can_drop)
 
 
-def segments(header: list[int], messages: list[list[int]]) -> list[Segment]:
+def segments(header: list[int], messages: list[list[int]], first: int = 0) -> list[Segment]:
+    """Messages before `first` are left out, as a long call leaves them out."""
     return [
         Segment(tuple(header), "header"),
-        *(Segment(tuple(m), "message") for m in messages),
+        *(Segment(tuple(m), "message", f"item_{i}") for i, m in enumerate(messages[first:], first)),
         Segment(CUE, "cue"),
     ]
 
@@ -78,6 +79,28 @@ def test_a_header_that_leaves_no_room_is_refused() -> None:
         context.reconcile(segments(list(range(195)), [[1]]), room=60)
 
 
+def test_an_unbounded_context_says_when_it_is_full() -> None:
+    """Nothing may be dropped, so the answer is refused in words."""
+    context = ResidentContext(limits(name="unbounded"))
+    with pytest.raises(ContextTooLong, match="truncation is disabled"):
+        context.reconcile(segments([1, 2], [list(range(10, 205))]), room=8)
+
+
+def test_the_window_is_found_again_without_the_messages_before_it() -> None:
+    """A call of any length: only the newest messages are handed in, and the window still continues."""
+    context = ResidentContext(limits())
+    messages: list[list[int]] = []
+    for turn in range(40):
+        messages.append([20 + turn % 7] * 6)
+        wanted = segments([1, 2, 3, 4, 5], messages, first=max(0, len(messages) - 14))
+        plan = context.reconcile(wanted, room=4)
+        apply(context, plan)
+        if turn > 14:
+            assert plan.keep_tokens >= 16, turn  # it never starts over
+        context.sampled([50, 9])
+        messages.append([*CUE, 50, 9])
+
+
 message = st.lists(st.integers(10, 40), min_size=1, max_size=12)
 edit = st.one_of(
     st.tuples(st.just("say"), message),
@@ -89,36 +112,45 @@ edit = st.one_of(
 
 @settings(max_examples=150)
 @given(st.lists(edit, max_size=25), st.booleans(), st.sampled_from(["anchored", "recycle"]))
-def test_whatever_is_edited_the_context_is_the_conversation_with_one_hole(
+def test_whatever_is_edited_the_context_is_a_header_and_the_newest_of_the_conversation(
     edits: list[tuple[str, object]], can_drop: bool, name: str
 ) -> None:
-    """After every reconcile the resident tokens are the wanted ones less one range, and within the bound."""
+    """After every reconcile: the mirror is the backend's truth, within the bound, header first, then a residue of less
+    than a block, then an unbroken end of the conversation."""
     context = ResidentContext(limits(can_drop=can_drop, name=name))
-    header, messages, real = [1, 2, 3, 4, 5], [[10]], []
-    for kind, value in edits:
+    header, real = [1, 2, 3, 4, 5], []
+    messages: list[tuple[str, list[int]]] = [("first", [10])]
+    for number, (kind, value) in enumerate(edits):
         if kind == "say":
-            messages.append(list(value))  # type: ignore[call-overload]
+            messages.append((f"u{number}", list(value)))  # type: ignore[call-overload]
         elif kind == "delete" and messages:
             del messages[value % len(messages)]  # type: ignore[operator]
         elif kind == "header":
             header = list(value)  # type: ignore[call-overload]
         elif messages and value:
-            messages[-1] = messages[-1][:value] or [10]  # type: ignore[misc]
-        wanted = [t for s in segments(header, messages) for t in s.token_ids]
-        plan = context.reconcile(segments(header, messages), room=8)
+            name_of, tokens = messages[-1]
+            messages[-1] = name_of, tokens[:value] or [10]  # type: ignore[misc]
+        parts = [
+            Segment(tuple(header), "header"),
+            *(Segment(tuple(tokens), "message", item) for item, tokens in messages),
+            Segment(CUE, "cue"),
+        ]
+        plan = context.reconcile(parts, room=4)
         if plan.drop is not None:  # what a backend would do
             del real[plan.drop[0] : plan.drop[1]]
         del real[plan.keep_tokens :]
         real += plan.token_ids
         apply(context, plan)
         assert context.tokens == real
-        hole = (
-            wanted[: context.pin] + wanted[context.pin + context.lost :] if context.lost else wanted
-        )
-        assert real == hole
-        assert len(real) + 8 <= len(header) + 32 + 16
         assert real[: len(header)] == header
+        assert len(real) + 4 <= len(header) + 32 + 16
+        stream = [t for part in parts[1:] for t in part.token_ids]
+        behind = context.pin if context.lost else len(header)
+        assert behind - len(header) < BLOCK
+        window = real[behind:]
+        assert window == stream[len(stream) - len(window) :]
+        assert context.lost or len(window) == len(stream)
         answer = [41 + len(real) % 3, 9]
         real += answer
         context.sampled(answer)
-        messages.append([*CUE, *answer])
+        messages.append((f"a{number}", [*CUE, *answer]))

@@ -10,29 +10,36 @@ from engine.kv_policy import KvPolicy
 @given(
     length=st.integers(0, 5000),
     sink=st.integers(0, 900),
-    spare=st.integers(0, 400),
+    spare=st.integers(0, 700),
     block=st.sampled_from([16, 32, 128]),
 )
-def test_a_cut_keeps_the_sink_and_the_window(
+def test_a_cut_makes_room_and_keeps_as_much_of_the_window_as_fits(
     length: int, sink: int, spare: int, block: int
 ) -> None:
-    """Whole blocks behind the sink go, and what is left is the window and less than one block."""
+    """Whole blocks behind the sink go; what is left fits the limit, or nothing but the sink's blocks is left."""
     policy = KvPolicy("anchored", window_tokens=512, slack_tokens=128)
-    cut = policy.cut(length, sink, block, spare)
-    if cut is None:
-        assert length + spare <= sink + 640 or length < sink + 512 + 2 * block
+    limit = policy.limit(sink, 100_000)
+    cut = policy.cut(length, sink, limit, block, spare)
+    if length + spare <= limit:
+        assert cut is None
+        return
+    if cut is None:  # nothing to drop behind the sink
+        assert length < sink + 512 + 2 * block
         return
     start, stop = cut
     assert start % block == stop % block == 0
     assert sink <= start < sink + block
-    assert 512 <= length - stop < 512 + block
+    left = length - (stop - start)
+    assert left + spare <= limit or left - start < block
+    assert left <= start + 512 + block
+    assert left - start >= min(512, limit - sink - spare - 2 * (block - 1))
 
 
 @pytest.mark.parametrize("name", ["unbounded", "sliding"])
 def test_other_policies_never_cut(name: str) -> None:
     """Bounding is the engine's own business there, or nobody's."""
     policy = KvPolicy(name)  # type: ignore[arg-type]
-    assert policy.cut(100_000, 10, 32) is None
+    assert policy.cut(100_000, 10, 4096, 32) is None
     assert policy.limit(10, 4096) == 4096
 
 
@@ -47,3 +54,14 @@ def test_a_window_must_be_positive() -> None:
     """A policy that keeps nothing is refused."""
     with pytest.raises(ValueError, match="positive"):
         KvPolicy("anchored", 0, 1)
+
+
+def test_a_session_cannot_hold_more_than_the_deployment_reserved() -> None:
+    """A client's window shrinks to fit; truncation disabled means refused at the plateau, not a full pool."""
+    deployment = KvPolicy("anchored", 512, 128)
+    assert KvPolicy("anchored", 100, 50).within(deployment) == KvPolicy("anchored", 100, 50)
+    assert KvPolicy("anchored", 4000, 1000).within(deployment).total_tokens == 640
+    full = KvPolicy("unbounded").within(deployment)
+    assert not full.truncates
+    assert full.limit(10, 4096) == 650
+    assert KvPolicy("unbounded").within(KvPolicy("unbounded")).limit(10, 4096) == 4096

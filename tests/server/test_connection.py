@@ -121,7 +121,9 @@ def test_g711_output_is_at_the_rate_of_the_wire() -> None:
     async def main() -> None:
         async with calling() as call:
             output = {"format": {"type": "audio/pcmu"}}
-            call.socket.say("session.update", session={"type": "realtime", "audio": {"output": output}})
+            call.socket.say(
+                "session.update", session={"type": "realtime", "audio": {"output": output}}
+            )
             _ask(call.socket)
             await call.socket.until("response.output_audio.done")
             deltas = [e for e in call.socket.events if e["type"] == "response.output_audio.delta"]
@@ -379,7 +381,10 @@ def test_events_are_counted_both_ways() -> None:
 
     async def main() -> None:
         async with calling() as call:
-            text = json.dumps({"type": "session.update", "session": {"type": "realtime", "instructions": "é"}}, ensure_ascii=False)
+            text = json.dumps(
+                {"type": "session.update", "session": {"type": "realtime", "instructions": "é"}},
+                ensure_ascii=False,
+            )
             call.socket.say_text(text)
             await call.socket.until("session.updated")
             call.socket.say_text("{")
@@ -387,8 +392,13 @@ def test_events_are_counted_both_ways() -> None:
             rendered = call.metrics.render().decode()
             assert 'metronome_ws_events_total{direction="in",type="session.update"} 1.0' in rendered
             assert 'metronome_ws_events_total{direction="in",type="other"} 1.0' in rendered
-            assert 'metronome_ws_events_total{direction="out",type="session.updated"} 1.0' in rendered
-            assert f'metronome_ws_bytes_total{{direction="in"}} {float(len(text.encode()) + 1)}' in rendered
+            assert (
+                'metronome_ws_events_total{direction="out",type="session.updated"} 1.0' in rendered
+            )
+            assert (
+                f'metronome_ws_bytes_total{{direction="in"}} {float(len(text.encode()) + 1)}'
+                in rendered
+            )
             assert 'metronome_ws_protocol_errors_total{code="invalid_json"} 1.0' in rendered
 
     run_virtual(main())

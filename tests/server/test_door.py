@@ -116,7 +116,10 @@ def test_a_page_of_another_origin_is_refused_before_its_key_is_looked_at() -> No
 
 @pytest.mark.parametrize(
     "headers",
-    [{"openai_beta": "realtime=v1"}, {"sec_websocket_protocol": "realtime, openai-beta.realtime-v1"}],
+    [
+        {"openai_beta": "realtime=v1"},
+        {"sec_websocket_protocol": "realtime, openai-beta.realtime-v1"},
+    ],
 )
 def test_the_beta_shape_is_closed_with_4000(headers: dict[str, str]) -> None:
     """As the API does: accepted, then closed with the reason."""
@@ -183,7 +186,9 @@ def test_a_browser_at_a_full_house_gets_an_error_event_and_1013() -> None:
     async def check(door: _Door) -> None:
         inside, task = await _enter(door, authorization="Bearer sk-1")
         socket = await door.refuses(
-            origin="http://127.0.0.1:8000", host="127.0.0.1:8000", sec_websocket_protocol=BROWSER_KEY
+            origin="http://127.0.0.1:8000",
+            host="127.0.0.1:8000",
+            sec_websocket_protocol=BROWSER_KEY,
         )
         assert socket.events[0]["error"]["code"] == "capacity_exceeded"
         assert socket.closed == (1013, "capacity")

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from server.config import load_config
 from server.listening import bound_socket
 from server.runtime import Runtime, build
@@ -20,13 +18,19 @@ SIM: dict[str, Any] = {
     "server.port": 0,
     "model.id": "sim",
     "engine.max_sessions": 8,
+    "engine.lead_s": 60.0,  # a reply is given at once, not at the pace of its playback
     "engine.sim.fixed_s": 0.0,
     "engine.sim.session_s": 0.0,
     "engine.sim.token_s": 0.0,
     "engine.sim.resident_s": 0.0,
-    "log.level": "warning",
+    "log.level": "info",
 }
-DUPLEX: dict[str, Any] = {**SIM, "model.id": "sim-duplex", "model.tick_ms": 20, "model.decode_per_tick": 1}
+DUPLEX: dict[str, Any] = {
+    **SIM,
+    "model.id": "sim-duplex",
+    "model.tick_ms": 20,
+    "model.decode_per_tick": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,9 @@ class Running:
 
 
 @asynccontextmanager
-async def run_server(overrides: dict[str, Any] | None = None, **more: Any) -> AsyncIterator[Running]:
+async def run_server(
+    overrides: dict[str, Any] | None = None, **more: Any
+) -> AsyncIterator[Running]:
     """Run the server in this process until the block is left; it is warm when the block is entered.
 
     `more` maps keys to values with `__` for the dots: `run_server(server__drain_s=1.0)`.
@@ -113,9 +119,6 @@ async def run_child(folder: Path, **more: Any) -> AsyncIterator[Child]:
             assert line, f"the server ended: {child.lines}"
             child.lines.append(line)
         child.port = int(line.split("/v1/realtime")[0].rsplit(":", 1)[1])
-        async with httpx.AsyncClient() as client:
-            answer = await client.get(f"http://127.0.0.1:{child.port}/readyz")
-            assert answer.status_code == 200, answer.text
         reading = asyncio.create_task(_keep(process.stderr, child.lines))
         yield child
         await process.wait()
@@ -134,4 +137,6 @@ async def _keep(stream: asyncio.StreamReader, lines: list[str]) -> None:
 def _toml(dotted: dict[str, Any]) -> str:
     """TOML with dotted keys, which need no tables."""
     text = {bool: lambda v: str(v).lower(), str: lambda v: f'"{v}"'}
-    return "".join(f"{key} = {text.get(type(value), str)(value)}\n" for key, value in dotted.items())
+    return "".join(
+        f"{key} = {text.get(type(value), str)(value)}\n" for key, value in dotted.items()
+    )

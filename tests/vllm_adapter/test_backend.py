@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.backend_driver import BackendDriver
 from support.tiny_llama import VOCAB, write_tiny_llama
+from vllm_adapter.resident_kv import check_integrity
 
 from engine.backend import EngineDead
 from engine.vllm_adapter.backend import VllmBackend
@@ -123,6 +124,28 @@ def test_a_drop_without_room_for_copies_ends_that_session_only(driver: BackendDr
     chunks = driver.step(drops=(Drop("b", 32, 64),))
     assert [(c.session_id, c.finished, bool(c.error)) for c in chunks] == [("b", True, True)]
     assert first + driver.decode("c", (), 3) == expected
+
+
+def test_what_follows_a_rewind_can_be_shared(driver: BackendDriver) -> None:
+    """Sessions hold equal beginnings once, those that were rewritten too."""
+    driver.decode("a", PROMPT)
+    driver.decode("a", OTHER, keep_tokens=40)
+    held = driver.backend.snapshot().held_blocks
+    driver.decode("b", PROMPT[:40] + OTHER)
+    assert driver.backend.snapshot().held_blocks == held + 1
+
+
+def test_what_follows_a_drop_is_never_shared(driver: BackendDriver, backend: VllmBackend) -> None:
+    """It still carries what was dropped; a session with the same tokens must compute its own."""
+    tokens = [*PROMPT, *driver.decode("a", PROMPT)]
+    driver.step(drops=(Drop("a", 32, 96),))
+    del tokens[32:96]
+    driver.decode("a", OTHER[:120])
+    check_integrity(backend)
+    held = driver.backend.snapshot().held_blocks
+    driver.decode("b", tokens + list(OTHER[:70]))
+    assert driver.backend.snapshot().held_blocks == held + 4  # of five: the header is shared
+    check_integrity(backend)
 
 
 def test_a_session_draws_from_the_seed_it_names(driver: BackendDriver) -> None:

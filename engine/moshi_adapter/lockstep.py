@@ -1,0 +1,134 @@
+"""One step of all rows that are due: encode, language model, decode, each in one batch.
+
+A row that is not due is masked out: its streams stay exactly as they were, as if the step had not been. A new session
+starts its row from nothing; nothing of the one before can be reached.
+
+    frame 0    starts the clock: the language model takes its start tokens, and says nothing yet. The encoder forgets
+               the frame, as in Kyutai's own server, because the model sees the caller's audio from the next one on
+    frame n    codes of frame n in; words and codes of frame n − max_delay out (one frame, 80 ms)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from moshi.models import LMGen
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.moshi_adapter.rows import SharedRows, row_mask
+from engine.moshi_adapter.settings import MoshiSettings
+from engine.moshi_adapter.weights import Models
+
+
+@dataclass(frozen=True, slots=True)
+class RowInput:
+    """One frame of one row."""
+
+    row: int
+    frames: int  # that this session was heard for before this one; 0: it starts here
+    pcm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutput:
+    """What a row gave: nothing on its first frames."""
+
+    text_token: int | None
+    pcm: bytes
+
+
+class Lockstep:
+    """Owns the models and their streams. One thread."""
+
+    def __init__(self, models: Models, settings: MoshiSettings) -> None:
+        """Take the memory of all rows and, on a GPU, capture the graphs of all batch sizes."""
+        self._device = torch.device(settings.device)
+        self._encoder, self._decoder = models.encoder, models.decoder
+        self._gen = LMGen(
+            models.lm,
+            use_sampling=settings.temperature > 0 or settings.text_temperature > 0,
+            temp=settings.temperature,
+            temp_text=settings.text_temperature,
+            support_out_of_sync=True,
+        )
+        sizes = settings.batch_sizes
+        self._rows = [
+            SharedRows((self._encoder,), sizes),
+            SharedRows((self._gen, models.lm), sizes),
+            SharedRows((self._decoder,), sizes),
+        ]
+        self.frame_bytes = 2 * int(self._encoder.frame_size)
+        self.context_frames = int(models.lm.context)
+        torch.manual_seed(settings.seed)
+        self._warm_up(sizes)
+
+    def step(self, size: int, inputs: Sequence[RowInput]) -> list[RowOutput]:
+        """Advance the rows in `inputs`, of a batch of `size`; outputs in the same order."""
+        ready = [i.row for i in inputs if i.frames >= self._gen.max_delay]
+        with torch.no_grad():
+            self._use(size)
+            self._start_rows(size, inputs)
+            words, sound = self._run(size, inputs, ready)
+            for rows in self._rows:
+                rows.settle()
+        return [
+            RowOutput(int(words[i.row]), sound[i.row].tobytes())
+            if i.row in ready
+            else RowOutput(None, b"")
+            for i in inputs
+        ]
+
+    def move(self, source: int, target: int) -> None:
+        """Let the session in row `source` go on in row `target`."""
+        with torch.no_grad():
+            for rows in self._rows:
+                rows.move(source, target)
+
+    def _use(self, size: int) -> None:
+        for rows in self._rows:
+            rows.use(size)
+
+    def _start_rows(self, size: int, inputs: Sequence[RowInput]) -> None:
+        new = [i.row for i in inputs if i.frames == 0]
+        if new:
+            mask = row_mask(size, new, self._device)
+            for module in (self._encoder, self._gen, self._decoder):
+                module.reset_streaming(mask)
+        second = [i.row for i in inputs if i.frames == 1]
+        if second:
+            self._encoder.reset_streaming(row_mask(size, second, self._device))
+
+    def _run(
+        self, size: int, inputs: Sequence[RowInput], ready: Sequence[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+        """Text tokens int64[size] and sound int16[size, samples]; rows that are not ready hold anything."""
+        due = row_mask(size, [i.row for i in inputs], self._device)
+        self._encoder.set_exec_mask(due)
+        self._gen.set_exec_mask(due)
+        self._decoder.set_exec_mask(row_mask(size, ready, self._device))
+        codes = self._encoder.encode(self._sound_of(size, inputs))
+        tokens = self._gen.step(codes)
+        assert tokens is not None, "support_out_of_sync"
+        wave = self._decoder.decode(tokens[:, 1:].clamp(min=0))
+        sound = (wave[:, 0] * 32767.0).clamp(-32768, 32767).to(torch.int16)
+        return tokens[:, 0, 0].cpu().numpy(), sound.cpu().numpy()
+
+    def _sound_of(self, size: int, inputs: Sequence[RowInput]) -> Tensor:
+        """float32[size, 1, samples] at full scale ±1; silence where nothing is due."""
+        sound = np.zeros((size, 1, self.frame_bytes // 2), np.int16)
+        for item in inputs:
+            sound[item.row, 0] = np.frombuffer(item.pcm, "<i2")
+        return torch.from_numpy(sound).to(self._device).float() / 32768.0
+
+    def _warm_up(self, sizes: Sequence[int]) -> None:
+        """Steps with every row masked out. moshi captures a graph in the second call; two more to be sure."""
+        steps = 4 if self._device.type == "cuda" else 1
+        with torch.no_grad():
+            for size in sizes:
+                self._use(size)
+                for _ in range(steps):
+                    self._run(size, (), ())
+                for rows in self._rows:
+                    rows.settle()

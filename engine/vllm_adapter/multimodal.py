@@ -1,0 +1,164 @@
+"""Audio and images in an append, in vLLM's terms, without any Hugging Face processor.
+
+A processor tokenises, pads audio to 30 s and hashes: 14 to 29 ms per chunk on the tick path. Here the model adapter has
+made the features already, and what is left is to wrap arrays in the fields that vLLM's model code declares. The engine
+core needs a processor once more, to size its encoder cache; it is given one that knows just the sizes. (Which also
+avoids a trap: with images switched off, vLLM's MiniCPM-o counts no modality at all, sizes the cache 0 and refuses all
+audio.)
+"""
+
+import importlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from engine.work import Feature
+
+_ids = itertools.count()  # makes encoder cache keys unique
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """What vLLM must know of one architecture's features."""
+
+    module: str  # under vllm.model_executor.models
+    fields: str  # function there: tensors by name -> how each is batched
+    max_tokens: Mapping[str, int]  # longest item of each modality
+    merge_size: int | None = None  # argument of `fields`, where it is a factory
+
+    def field_config(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+        """How tensors are batched across sessions."""
+        found = getattr(
+            importlib.import_module(f"vllm.model_executor.models.{self.module}"), self.fields
+        )
+        config: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+        config = found if self.merge_size is None else found(self.merge_size)
+        return config
+
+
+_OMNI_FIELDS = "create_qwen2_5_omni_thinker_field_factory"
+_QWEN2_5_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, {"audio": 750}, merge_size=2)
+_QWEN3_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, {"audio": 390}, merge_size=2)
+
+# Architectures by the name in config.json. 30 s is the longest item of each.
+ENCODERS: Mapping[str, Encoder] = {
+    "Qwen2AudioForConditionalGeneration": Encoder(
+        "qwen2_audio", "_qwen2audio_field_config", {"audio": 750}
+    ),
+    "Qwen2_5OmniModel": _QWEN2_5_OMNI,
+    "Qwen2_5OmniForConditionalGeneration": _QWEN2_5_OMNI,
+    "Qwen3OmniMoeForConditionalGeneration": _QWEN3_OMNI,
+    "MiniCPMO": Encoder("minicpmo", "_minicpmo_field_config", {"audio": 300}),
+    "UltravoxModel": Encoder("ultravox", "_ultravox_field_config", {"audio": 188}),
+}
+_OFF = {"image": 0, "video": 0}  # their encoders are not even loaded
+
+
+def engine_arguments() -> dict[str, Any]:
+    """What vLLM's engine must be told for models in `ENCODERS`; text models ignore it."""
+    return {
+        "limit_mm_per_prompt": {"audio": 1, **_OFF},  # per append, and only checked by processors
+        "skip_mm_profiling": True,  # would ask the processor for its longest item
+        "mm_processor_cache_gb": 0,
+    }
+
+
+def bypass_processors() -> None:
+    """Let vLLM make no processor for architectures in `ENCODERS`. Process-wide, idempotent."""
+    from vllm.multimodal import MULTIMODAL_REGISTRY as registry
+
+    if isinstance(registry.create_processor, partial):
+        return
+    registry.create_processor = partial(_processor, registry.create_processor)
+    registry.get_processing_info = partial(_info, registry.get_processing_info)
+
+
+def encoder_of(architectures: Sequence[str]) -> Encoder | None:
+    """The entry of a model; None for text models and those only vLLM's own processors can feed."""
+    return next((ENCODERS[name] for name in architectures if name in ENCODERS), None)
+
+
+class _Info:
+    """The part of a processing info that the engine core reads."""
+
+    def __init__(self, encoder: Encoder, model_config: Any) -> None:
+        self.supported_mm_limits: dict[str, int | None] = dict.fromkeys(encoder.max_tokens)
+        self.allowed_mm_limits = dict.fromkeys(encoder.max_tokens, 1)
+        self.skip_prompt_length_check = False
+        self.ctx = _Context(model_config)
+        self._max_tokens = encoder.max_tokens
+
+    def get_mm_max_tokens_per_item(
+        self, seq_len: int, mm_counts: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Tokens of the longest item of each modality."""
+        return dict(self._max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    model_config: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Processor:
+    info: _Info
+
+
+def _info(stock: Callable[..., Any], model_config: Any) -> Any:
+    encoder = encoder_of(model_config.architectures)
+    return stock(model_config) if encoder is None else _Info(encoder, model_config)
+
+
+def _processor(stock: Callable[..., Any], model_config: Any, **more: Any) -> Any:
+    encoder = encoder_of(model_config.architectures)
+    if encoder is None:
+        return stock(model_config, **more)
+    return _Processor(_Info(encoder, model_config))
+
+
+class FeatureTranslator:
+    """Turns neutral features into vLLM's."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._fields = encoder.field_config()
+        self._max_tokens = encoder.max_tokens
+
+    def refusal(self, features: Sequence[Feature], tokens: int) -> str | None:
+        """Why these features cannot go with an append of so many tokens; None if they can."""
+        end = 0
+        for feature in features:
+            if feature.modality not in self._max_tokens:
+                return f"this model takes no {feature.modality}"
+            if not 0 < feature.length <= self._max_tokens[feature.modality]:
+                return f"an item of {feature.length} {feature.modality} tokens"
+            if feature.offset < end or feature.offset + feature.length > tokens:
+                return "features overlap, or reach beyond the append"
+            end = feature.offset + feature.length
+        return None
+
+    def specs(self, features: Sequence[Feature], shift: int) -> list[Any]:
+        """One `MultiModalFeatureSpec` per feature, `shift` tokens further on."""
+        from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+
+        return [
+            MultiModalFeatureSpec(
+                data=self._item(feature),
+                modality=feature.modality,
+                identifier=feature.key or f"once-{next(_ids)}",
+                mm_position=PlaceholderRange(feature.offset + shift, feature.length),
+            )
+            for feature in features
+        ]
+
+    def _item(self, feature: Feature) -> Any:
+        import torch
+        from vllm.multimodal.inputs import MultiModalKwargsItems
+
+        tensors: Any = {
+            name: torch.from_numpy(array) for name, array in feature.tensors.items()
+        }  # no copy
+        items: Any = MultiModalKwargsItems.from_hf_inputs(tensors, self._fields(tensors))
+        return items[feature.modality][0]

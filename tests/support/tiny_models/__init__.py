@@ -1,0 +1,95 @@
+"""Model folders in the shape of real interaction models, with everything but the weights: config.json, tokenizer.json.
+
+Two layers, 128 wide, byte-level tokens. vLLM fills them with random weights (`load_format="dummy"`); no hub, no
+processor and no torchvision are needed, because nothing of a Hugging Face processor is ever used.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.models.detokenizer import _byte_alphabet
+
+CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+MEL_BINS = 32
+
+
+def write_tokenizer(folder: Path, specials: Sequence[str]) -> dict[str, int]:
+    """Write tokenizer.json with one token per byte and these control tokens; their ids."""
+    import tokenizers
+
+    vocabulary = {symbol: index for index, symbol in enumerate(sorted(_byte_alphabet()))}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(specials))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": CONTROL[1]}))
+    return {name: tokenizer.token_to_id(name) for name in specials}
+
+
+def _text(**more: Any) -> dict[str, Any]:
+    """A language model of two layers."""
+    return {
+        "vocab_size": 384,
+        "hidden_size": 128,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 32_768,
+        "rope_theta": 10_000.0,
+        "tie_word_embeddings": False,
+    } | more
+
+
+def _audio(**more: Any) -> dict[str, Any]:
+    """An audio encoder of two layers."""
+    return {
+        "num_mel_bins": MEL_BINS,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 128,
+        "d_model": 64,
+        "max_source_positions": 1500,
+    } | more
+
+
+def _write(folder: Path, config: dict[str, Any]) -> Path:
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    return folder
+
+
+def write_qwen2_audio(folder: Path) -> Path:
+    """Qwen2-Audio: a Whisper-shaped encoder in front of a Qwen2 language model."""
+    ids = write_tokenizer(folder, (*CONTROL, "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"))
+    return _write(
+        folder,
+        {
+            "architectures": ["Qwen2AudioForConditionalGeneration"],
+            "model_type": "qwen2_audio",
+            "text_config": _text(model_type="qwen2"),
+            "audio_config": _audio(model_type="qwen2_audio_encoder"),
+            "audio_token_index": ids["<|AUDIO|>"],
+        },
+    )
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {"qwen2-audio": write_qwen2_audio}
+
+
+def spread_weights(model: Any, seed: int = 0) -> None:
+    """Give a model with dummy weights (all near 0) ones that let each input show in the next token."""
+    import torch
+
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                fresh = torch.randn(parameter.shape, generator=draw)
+                parameter.copy_(fresh * 2.0 / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.fill_(1.0 if "weight" in name else 0.0)
