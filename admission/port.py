@@ -10,10 +10,14 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Somebody knocks."""
+    """Somebody knocks. Zero means: as the deployment's default session."""
 
     tenant: str = "default"
-    tick_s: float = 0.16
+    tick_s: float = 0.16  # its period
+    budget_s: float = 0.0  # from audio complete to output; 0: the period
+    steps_per_tick: float = 0.0  # engine steps that one tick takes
+    plateau_tokens: int = 0  # most tokens its context ever holds
+    premium: bool = False  # may take the reserved places
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,9 @@ class Rejection:
     reason: Reason
     retry_after_s: float
     message: str
+    bound: str = ""  # the bound that refused, as `explain` names it
+    used: float = 0.0  # of that bound, in its unit, with this session in
+    limit: float = 0.0  # of that bound
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +39,7 @@ class Lease:
     tenant: str
     admitted_at: float
     released: bool = field(default=False)
+    request: Request | None = None  # what was let in; None where nothing depends on it
 
 
 class AdmissionPort(Protocol):

@@ -77,7 +77,8 @@ class CreateResponse(msgspec.Struct, frozen=True):
     max_output_tokens: int | None
     out_of_band: bool  # not part of the default conversation: must not touch its resident context
     tools: tuple[dict[str, Any], ...]
-    tool_choice: Any
+    tool_choice: Any  # "auto", "none", "required" or {"type": "function", "name": …}
+    parallel_tool_calls: bool  # False: one call at most
 
 
 class CancelResponse(msgspec.Struct, frozen=True):

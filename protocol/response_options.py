@@ -24,6 +24,9 @@ from protocol.session_patch import (
 from protocol.session_view import plain_tools
 from protocol.validation import checked
 
+# What a response.create takes over as it comes.
+_PLAIN = ("instructions", "tool_choice", "parallel_tool_calls", "max_output_tokens", "metadata")
+
 
 class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settled when the answer begins; a later session.update does not touch them."""
@@ -35,6 +38,7 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True):
     format: AudioFormat
     tools: tuple[Tool, ...]
     tool_choice: str | FunctionChoice
+    parallel_tool_calls: bool
     max_output_tokens: MaxOutputTokens
     metadata: dict[str, str] | None = None
     out_of_band: bool = False
@@ -58,6 +62,7 @@ class ResponseOptions(msgspec.Struct, frozen=True, kw_only=True):
             out_of_band=self.out_of_band,
             tools=plain_tools(self.tools),
             tool_choice=choice if isinstance(choice, str) else msgspec.to_builtins(choice),
+            parallel_tool_calls=self.parallel_tool_calls,
         )
 
 
@@ -71,6 +76,7 @@ def standing(config: SessionConfig) -> ResponseOptions:
         format=config.output_format,
         tools=config.tools,
         tool_choice=config.tool_choice,
+        parallel_tool_calls=config.parallel_tool_calls,
         max_output_tokens=config.max_output_tokens,
     )
 
@@ -94,9 +100,7 @@ class OptionsReader:
         if isinstance(patch, ProtocolError):
             return patch
         changes: dict[str, Any] = {
-            name: value
-            for name in ("instructions", "tool_choice", "max_output_tokens", "metadata")
-            if (value := getattr(patch, name)) not in (UNSET, None)
+            name: value for name in _PLAIN if (value := getattr(patch, name)) not in (UNSET, None)
         }
         if patch.tools is not UNSET and patch.tools is not None:
             changes["tools"] = tuple(patch.tools)

@@ -75,6 +75,9 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     modality: Modality = "audio"
     tools: tuple[Tool, ...] = ()
     tool_choice: str | FunctionChoice = "auto"
+    parallel_tool_calls: bool = (
+        True  # in force, but not echoed: the recorded sessions have no such key
+    )
     max_output_tokens: MaxOutputTokens = "inf"
     tracing: str | Tracing | None = None
     truncation: str | Retention = "auto"
@@ -90,6 +93,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
 # Settings taken over as they come, and what null makes of them.
 _PLAIN: dict[str, Any] = {
     "tool_choice": "auto",
+    "parallel_tool_calls": True,
     "max_output_tokens": "inf",
     "tracing": None,
     "truncation": "auto",

@@ -130,6 +130,7 @@ class SessionPatch(msgspec.Struct):
     instructions: str | UnsetType | None = UNSET
     tools: list[Tool] | UnsetType | None = UNSET
     tool_choice: ToolChoice | UnsetType | None = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
     max_output_tokens: MaxOutputTokens | UnsetType | None = UNSET
     tracing: Literal["auto"] | Tracing | UnsetType | None = UNSET
     truncation: Literal["auto", "disabled"] | Retention | UnsetType | None = UNSET
@@ -145,6 +146,7 @@ class ResponsePatch(msgspec.Struct):
     instructions: str | UnsetType | None = UNSET
     tools: list[Tool] | UnsetType | None = UNSET
     tool_choice: ToolChoice | UnsetType | None = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
     max_output_tokens: MaxOutputTokens | UnsetType | None = UNSET
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | UnsetType | None = UNSET
     conversation: str | UnsetType | None = UNSET

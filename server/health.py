@@ -36,6 +36,8 @@ class Health:
         self.phase = Phase.STARTING
         # Why it is in this phase, for people.
         self.note = "loading"
+        # The engine has not answered for more than two ticks; it may yet.
+        self.stalled = False
 
     def become(self, phase: Phase, note: str = "") -> None:
         """Enter `phase`.
@@ -57,4 +59,4 @@ class Health:
     @property
     def is_ready(self) -> bool:
         """True while new sessions are welcome."""
-        return self.phase is Phase.READY
+        return self.phase is Phase.READY and not self.stalled

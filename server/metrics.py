@@ -53,6 +53,7 @@ class Readings:
     limit: int
     kv: KvSnapshot | None  # None: no engine yet
     engine_up: bool
+    engine_stalled: bool
     draining: bool
 
 
@@ -99,9 +100,9 @@ class Metrics(Collector):
     # -- what the engine reports --------------------------------------------
 
     def tick(self, stats: TickStats) -> None:
-        """Count one owed tick. Only a tick that brought its output has a latency; the others are in the outcomes."""
+        """Count one owed tick. A latency has only audio that was heard or answered: speaking ticks are judged by the beat."""
         self._outcomes[stats.outcome] += 1
-        if stats.outcome in ("on_time", "late"):
+        if stats.kind != "speak" and stats.outcome in ("on_time", "late"):
             self._latency.observe(stats.latency_s)
         if stats.miss_run:
             self._miss_run.observe(stats.miss_run)
@@ -257,6 +258,9 @@ def _dials(model: str, readings: Readings) -> Iterable[Metric]:
         "admission_limit", "Sessions that may be active.", {"kind": "effective"}, readings.limit
     )
     yield _gauge("engine_up", "1 while the engine runs.", {}, readings.engine_up)
+    yield _gauge(
+        "engine_stalled", "1 while a step is overdue by two ticks.", {}, readings.engine_stalled
+    )
     yield _gauge("draining", "1 while shutting down.", {}, readings.draining)
     if readings.kv is None:
         return

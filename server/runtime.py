@@ -25,7 +25,7 @@ from server import logs
 from server.app import App, Surface
 from server.assembly import build_engine, places, session_defaults, turn_budget_s
 from server.auth import KeyRing
-from server.config import Config, api_keys, environment, set_thread_environment
+from server.config import Config, ConfigError, api_keys, environment, set_thread_environment
 from server.connection import Limits, Machine
 from server.draining import AbortableWebSocket, DrainingServer, handshake_protocol
 from server.health import Health, Phase
@@ -63,7 +63,7 @@ async def build(config: Config) -> "Runtime":
     """A runtime whose engine has started: nothing is served yet.
 
     Raises:
-        ConfigError, WeightsError, SpeechUnavailable, EngineUnavailable, ValueError: as the parts do.
+        ConfigError, WeightsError, SpeechUnavailable, EngineUnavailable: as the parts do.
     """
     set_thread_environment(config.engine.vllm.threads)
     clock = LoopClock()
@@ -74,7 +74,11 @@ async def build(config: Config) -> "Runtime":
     _announce.info("starting the engine")
     kv = await engine.start()
     spec, ring, health = engine.model.spec, KeyRing(api_keys(config, environment())), Health()
-    admission = StaticCap(places(config, engine.model, kv))
+    try:
+        admission = StaticCap(places(config, engine.model, kv))
+    except ConfigError:
+        await engine.stop()
+        raise
     limits = Limits(outbox_s=config.server.outbox_s, max_session_s=config.server.max_session_s)
     policy = DoorPolicy(
         paths=config.server.paths,
@@ -117,6 +121,7 @@ class Runtime:
             limit=admission.limit,
             kv=engine.snapshot().kv,
             engine_up=engine.alive,
+            engine_stalled=engine.stalled,
             draining=self.parts.health.phase is Phase.DRAINING,
         )
 
@@ -160,6 +165,7 @@ class Runtime:
             await clock.sleep_until(due)
             now = clock.now()
             self.parts.metrics.loop_lag(max(0.0, now - due))
+            self.parts.health.stalled = self.parts.engine.stalled
             due = max(
                 due, now - _LAG_PERIOD_S
             )  # after a long stall: one observation, not a hundred

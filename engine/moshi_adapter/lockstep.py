@@ -8,12 +8,14 @@ starts its row from nothing; nothing of the one before can be reached.
     frame n    codes of frame n in; words and codes of frame n − max_delay out (one frame, 80 ms)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from moshi.models import LMGen
+from moshi.utils.compile import no_compile
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -67,7 +69,7 @@ class Lockstep:
     def step(self, size: int, inputs: Sequence[RowInput]) -> list[RowOutput]:
         """Advance the rows in `inputs`, of a batch of `size`; outputs in the same order."""
         ready = [i.row for i in inputs if i.frames >= self._gen.max_delay]
-        with torch.no_grad():
+        with self._computing():
             self._use(size)
             self._start_rows(size, inputs)
             words, sound = self._run(size, inputs, ready)
@@ -82,9 +84,16 @@ class Lockstep:
 
     def move(self, source: int, target: int) -> None:
         """Let the session in row `source` go on in row `target`."""
-        with torch.no_grad():
+        with self._computing():
             for rows in self._rows:
                 rows.move(source, target)
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """No gradients; and on a CPU no torch.compile, which moshi uses for a few small functions: 8 s per batch size."""
+        eager = no_compile() if self._device.type == "cpu" else nullcontext()
+        with torch.no_grad(), eager:
+            yield
 
     def _use(self, size: int) -> None:
         for rows in self._rows:
@@ -125,7 +134,7 @@ class Lockstep:
     def _warm_up(self, sizes: Sequence[int]) -> None:
         """Steps with every row masked out. moshi captures a graph in the second call; two more to be sure."""
         steps = 4 if self._device.type == "cuda" else 1
-        with torch.no_grad():
+        with self._computing():
             for size in sizes:
                 self._use(size)
                 for _ in range(steps):

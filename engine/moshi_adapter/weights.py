@@ -31,6 +31,7 @@ _TINY_LM = {
     **{"hidden_scale": 2, "context": 24, "depformer_dim": 32, "depformer_dim_feedforward": 64},
     **{"depformer_num_heads": 2, "depformer_num_layers": 1},
 }
+_GAIN, _SPREAD = 2.0, 0.05  # of the tiny codec, see `_enliven`
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,23 @@ def load_models(settings: MoshiSettings) -> Models:
 
 def _tiny(settings: MoshiSettings) -> tuple[MimiModel, LMModel]:
     mimi = loaders.get_mimi(None, _TINY_MIMI, settings.device, num_codebooks=8)
+    _enliven(mimi)
     lm = loaders.get_moshi_lm(
         None, {**_TINY_LM, **_overrides(settings)}, settings.device, torch.float32
     )
     return mimi, lm
+
+
+def _enliven(mimi: MimiModel) -> None:
+    """Make a random codec tell sounds apart: as moshi builds one, its biases drown them and its codebooks are zeros."""
+    with torch.no_grad():
+        for module in mimi.modules():
+            if isinstance(module, torch.nn.Conv1d | torch.nn.ConvTranspose1d):
+                module.weight *= _GAIN
+                if module.bias is not None:
+                    module.bias.zero_()
+            elif hasattr(module, "embedding_sum"):  # a codebook
+                module.embedding_sum.normal_(std=_SPREAD)
 
 
 def _checkpoint(settings: MoshiSettings) -> tuple[MimiModel, LMModel]:

@@ -18,6 +18,13 @@ async def _dropped(reader: asyncio.StreamReader) -> bool:
         return True
 
 
+async def _pour(writer: asyncio.StreamWriter) -> None:
+    """Speak for ever."""
+    while True:
+        writer.write(frame(append()) * 50)
+        await writer.drain()
+
+
 def test_a_client_that_never_reads_is_closed_and_its_memory_freed() -> None:
     """However much the kernel takes at first; a neighbour is not disturbed."""
 
@@ -26,10 +33,7 @@ def test_a_client_that_never_reads_is_closed_and_its_memory_freed() -> None:
             _, writer = await raw_call(server.port, receive_buffer=4096)
             neighbour = await enter(server.ws)
             with pytest.raises(ConnectionError):
-                while True:
-                    writer.write(frame(append()) * 50)
-                    await writer.drain()
-                    await asyncio.sleep(0)
+                await _pour(writer)
             await neighbour.send(append())
             await until(neighbour, "response.output_audio.delta")
             await neighbour.close()
@@ -141,7 +145,7 @@ def test_five_hundred_calls_come_and_go_and_leave_nothing() -> None:
             rendered = server.runtime.parts.metrics.render().decode()
             assert "metronome_sessions_started_total 500.0" in rendered
             assert 'metronome_sessions_ended_total{reason="client"} 500.0' in rendered
-            while len(asyncio.all_tasks()) > before:
+            while len(asyncio.all_tasks()) > before:  # noqa: ASYNC110  # no event tells the end of uvicorn's tasks
                 await asyncio.sleep(0.01)
 
     asyncio.run(main())

@@ -115,7 +115,7 @@ def test_replayed_function_call(peer: Peer) -> None:
     assert events[0]["item"] == {**call, "status": "completed"}
     assert events[2]["item"] == output
     assert events[2]["previous_item_id"] == "fc"
-    assert peer.context() == [("assistant", "f({})"), ("tool", "42")]
+    assert peer.context() == [("assistant", '{"name": "f", "arguments": {}}'), ("tool", "42")]
 
 
 def test_deleting_the_answer_in_progress(peer: Peer) -> None:

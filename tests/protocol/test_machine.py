@@ -220,6 +220,16 @@ class ConnectionMachine(RuleBasedStateMachine):
 
     @rule(
         index=st.integers(0, 9),
+        call=st.integers(0, 2),
+        arguments=st.sampled_from(["", "{}"]),
+        done=st.booleans(),
+    )
+    def calls_function(self, index: int, call: int, arguments: str, done: bool) -> None:
+        response_id = self.answer(index)
+        self.peer.connection.response_call(response_id, call, "f", arguments, done=done)
+
+    @rule(
+        index=st.integers(0, 9),
         reason=st.sampled_from(["completed", "max_output_tokens", "failed"]),
     )
     def ends_answer(self, index: int, reason: str) -> None:

@@ -68,8 +68,7 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
         async with run_child(tmp_path, engine__sim__fixed_s=0.1) as child:
             busy = await _asking(child.port, "response.output_audio.delta")
             child.signal()
-            while not any("draining" in line for line in child.lines):
-                await asyncio.sleep(0.01)
+            await child.says("draining")
             child.signal()
             assert await child.ended() == -signal.SIGTERM
             assert (await last(busy))[1] == 1006

@@ -29,3 +29,14 @@ def test_an_illegal_step_raises_and_changes_nothing() -> None:
 def test_every_phase_has_its_row() -> None:
     """The table is complete."""
     assert set(TRANSITIONS) == set(Phase)
+
+
+def test_a_stalled_engine_is_live_but_not_ready() -> None:
+    """No new calls while nothing moves; no restart either, for it may move again."""
+    health = Health()
+    health.become(Phase.READY)
+    health.stalled = True
+    assert not health.is_ready
+    assert health.is_live
+    health.stalled = False
+    assert health.is_ready

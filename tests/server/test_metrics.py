@@ -118,7 +118,9 @@ class _Dials:
         self._kv = kv
 
     def readings(self) -> Readings:
-        return Readings(2, 8, self._kv, engine_up=True, draining=False)
+        return Readings(
+            2, 8, self._kv, engine_up=True, engine_stalled=False, draining=False
+        )
 
 
 def test_gauges_are_read_when_scraped() -> None:

@@ -140,20 +140,23 @@ def test_a_drain_in_this_process_ends_calls_with_1012_and_refuses_new_ones() -> 
     """/readyz and the door say so while the reply in progress goes on."""
 
     async def main() -> None:
-        async with run_server({**SIM, "engine.sim.fixed_s": 0.05}) as server:
-            async with httpx.AsyncClient() as client, websockets.connect(server.ws) as socket:
-                await socket.send(ask())
-                await until(socket, "response.output_audio.delta")
-                server.runtime.request_exit()
-                while (await client.get(f"{server.http}/readyz")).status_code != 503:
-                    pass
-                assert (await client.get(f"{server.http}/livez")).status_code == 200
-                with pytest.raises(InvalidStatus) as refused:
-                    await websockets.connect(server.ws)
-                assert refused.value.response.headers["X-Metronome-Reason"] == "draining"
-                done = await until(socket, "response.done")
-                assert done["response"]["status"] == "completed"
-                assert (await last(socket))[1:] == (1012, "the server is shutting down")
+        async with (
+            run_server({**SIM, "engine.sim.fixed_s": 0.05}) as server,
+            httpx.AsyncClient() as client,
+            websockets.connect(server.ws) as socket,
+        ):
+            await socket.send(ask())
+            await until(socket, "response.output_audio.delta")
+            server.runtime.request_exit()
+            while (await client.get(f"{server.http}/readyz")).status_code != 503:
+                pass
+            assert (await client.get(f"{server.http}/livez")).status_code == 200
+            with pytest.raises(InvalidStatus) as refused:
+                await websockets.connect(server.ws)
+            assert refused.value.response.headers["X-Metronome-Reason"] == "draining"
+            done = await until(socket, "response.done")
+            assert done["response"]["status"] == "completed"
+            assert (await last(socket))[1:] == (1012, "the server is shutting down")
 
     asyncio.run(main())
 
@@ -165,7 +168,7 @@ def test_a_taken_port_is_one_line() -> None:
     with pytest.raises(CannotListen, match="Address already in use"):
         bound_socket(ServerConfig(port=first.getsockname()[1]))
     first.close()
-    with pytest.raises(CannotListen, match="no-such-host.invalid"):
+    with pytest.raises(CannotListen, match=r"no-such-host\.invalid"):
         bound_socket(ServerConfig(host="no-such-host.invalid"))
 
 

@@ -59,7 +59,7 @@ class Running:
     async def settled(self) -> None:
         """Return once no session, lease or KV block is held."""
         parts = self.runtime.parts
-        while parts.engine.snapshot().sessions or parts.admission.active or self.held_blocks:
+        while parts.engine.snapshot().sessions or parts.admission.active or self.held_blocks:  # noqa: ASYNC110  # three owners, no common event
             await asyncio.sleep(0.005)
 
 
@@ -93,9 +93,22 @@ class Child:
     process: asyncio.subprocess.Process
     port: int
     lines: list[str] = field(default_factory=list)  # of its log, so far
+    _more: asyncio.Event = field(default_factory=asyncio.Event)
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
+
+    async def keep(self, stream: asyncio.StreamReader) -> None:
+        """Read its log to the end."""
+        async for line in stream:
+            self.lines.append(line.decode())
+            self._more.set()
+
+    async def says(self, words: str) -> None:
+        """Return once `words` are in its log."""
+        while not any(words in line for line in self.lines):
+            self._more.clear()
+            await self._more.wait()
 
     async def ended(self) -> int:
         """Its exit status."""
@@ -119,7 +132,7 @@ async def run_child(folder: Path, **more: Any) -> AsyncIterator[Child]:
             assert line, f"the server ended: {child.lines}"
             child.lines.append(line)
         child.port = int(line.split("/v1/realtime")[0].rsplit(":", 1)[1])
-        reading = asyncio.create_task(_keep(process.stderr, child.lines))
+        reading = asyncio.create_task(child.keep(process.stderr))
         yield child
         await process.wait()
         await reading
@@ -127,11 +140,6 @@ async def run_child(folder: Path, **more: Any) -> AsyncIterator[Child]:
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-async def _keep(stream: asyncio.StreamReader, lines: list[str]) -> None:
-    async for line in stream:
-        lines.append(line.decode())
 
 
 def _toml(dotted: dict[str, Any]) -> str:

@@ -5,7 +5,8 @@ processor and no torchvision are needed, because nothing of a Hugging Face proce
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +82,27 @@ def write_qwen2_audio(folder: Path) -> Path:
 WRITERS: dict[str, Callable[[Path], Path]] = {"qwen2-audio": write_qwen2_audio}
 
 
-def spread_weights(model: Any, seed: int = 0) -> None:
-    """Give a model with dummy weights (all near 0) ones that let each input show in the next token."""
-    import torch
+@contextmanager
+def spread_weights(seed: int = 0) -> Iterator[None]:
+    """Within it vLLM's dummy weights (all near 0) are drawn so that each input shows in the next token.
 
-    draw = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() > 1:
-                fresh = torch.randn(parameter.shape, generator=draw)
-                parameter.copy_(fresh * 2.0 / parameter.shape[-1] ** 0.5)
-            else:
-                parameter.fill_(1.0 if "weight" in name else 0.0)
+    Drawn while the model loads: the CPU backend packs weights right after, and what is written later is never read.
+    """
+    import torch
+    from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
+
+    def load(loader: Any, model: Any, config: Any) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.dim() > 1:
+                    fresh = torch.randn(parameter.shape, generator=draw)
+                    parameter.copy_(fresh * 2.0 / parameter.shape[-1] ** 0.5)
+                else:
+                    parameter.fill_(1.0 if "weight" in name else 0.0)
+
+    stock, DummyModelLoader.load_weights = DummyModelLoader.load_weights, load
+    try:
+        yield
+    finally:
+        DummyModelLoader.load_weights = stock

@@ -1,0 +1,97 @@
+"""Percentiles of tick latency over the last seconds, in fixed memory. Pure.
+
+Latencies are shares of a tick's own budget, so that sessions of any period count alike. Each interval has a histogram
+of its own; sums over the last few are kept up to date as intervals come and go. The order of the samples inside an
+interval has no effect. A missed tick that brought nothing is infinite, not absent.
+"""
+
+from collections import deque
+
+BUCKETS_PER_BUDGET = 100
+_TOP = 2 * BUCKETS_PER_BUDGET  # everything from two budgets up, infinity included, is one bucket
+
+
+class Histogram:
+    """Counts of shares, one percent of the budget wide."""
+
+    __slots__ = ("counts", "finite", "missed", "total", "total_share")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (_TOP + 1)
+        self.total = 0
+        self.missed = 0
+        self.finite = 0  # samples with a latency below the last bucket …
+        self.total_share = 0.0  # … and their sum
+
+    def add(self, share: float, *, missed: bool) -> None:
+        """One tick."""
+        bucket = int(share * BUCKETS_PER_BUDGET) if share < 2.0 else _TOP
+        self.counts[bucket] += 1
+        self.total += 1
+        self.missed += missed
+        if bucket < _TOP:
+            self.finite += 1
+            self.total_share += share
+
+    def merge(self, other: "Histogram", sign: int = 1) -> None:
+        """Add (or, with -1, take away) another's counts."""
+        if not other.total:
+            return
+        self.counts = [a + sign * b for a, b in zip(self.counts, other.counts, strict=True)]
+        self.total += sign * other.total
+        self.missed += sign * other.missed
+        self.finite += sign * other.finite
+        self.total_share = self.total_share + sign * other.total_share if self.finite else 0.0
+
+    def quantile(self, q: float) -> float:
+        """The share that `q` of the samples do not exceed, to one bucket upwards; 0 without samples."""
+        left = self.total - int(q * self.total)  # how many may lie at or above the answer
+        for bucket in range(_TOP, -1, -1):
+            left -= self.counts[bucket]
+            if left <= 0 and self.total:
+                return float("inf") if bucket == _TOP else (bucket + 1) / BUCKETS_PER_BUDGET
+        return 0.0
+
+    @property
+    def mean(self) -> float:
+        """Mean share of the ticks that are not off the scale."""
+        return self.total_share / self.finite if self.finite else 0.0
+
+    @property
+    def miss_ratio(self) -> float:
+        return self.missed / self.total if self.total else 0.0
+
+
+class LatencyWindow:
+    """The current interval, and sliding sums over the last `short` and the last `long` intervals."""
+
+    def __init__(self, short: int = 4, long: int = 24) -> None:
+        self.current = Histogram()
+        self.last = Histogram()  # the newest complete interval
+        self.recent = Histogram()  # sum of the last `short`
+        self.tail = Histogram()  # sum of the last `long`
+        self._short: deque[Histogram] = deque()
+        self._long: deque[Histogram] = deque()
+        self._sizes = short, long
+
+    def add(self, share: float, *, missed: bool) -> None:
+        """One tick: its latency as a share of its budget (infinite: it brought nothing)."""
+        self.current.add(share, missed=missed)
+
+    def turn(self) -> None:
+        """An interval is over."""
+        self.last, self.current = self.current, Histogram()
+        for total, parts, size in (
+            (self.recent, self._short, self._sizes[0]),
+            (self.tail, self._long, self._sizes[1]),
+        ):
+            parts.append(self.last)
+            total.merge(self.last)
+            if len(parts) > size:
+                total.merge(parts.popleft(), -1)
+
+    def forget(self) -> None:
+        """Start afresh: what came before says nothing about what follows."""
+        self.last, self.recent, self.tail = Histogram(), Histogram(), Histogram()
+        self._short.clear()
+        self._long.clear()

@@ -1,0 +1,81 @@
+"""What the controller is told once: the shape of a session, the resources behind it, and its temper."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SessionShape:
+    """What an ordinary session costs the engine once its window is full."""
+
+    tick_s: float  # one period
+    budget_s: float  # from audio complete to output, the deadline of a tick
+    steps_per_tick: float  # engine steps that a tick takes, one after another
+    plateau_tokens: int  # most tokens its context ever holds
+    fill_s: float  # from the first tick to the plateau
+    plateau_blocks: int = 0  # the same in KV blocks; 0: not counted
+
+    def __post_init__(self) -> None:
+        numbers = (self.tick_s, self.budget_s, self.steps_per_tick, self.fill_s)
+        if min(numbers) <= 0 or self.plateau_tokens <= 0:
+            raise ValueError(f"every number of a session's shape must be positive: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Who may have how much. A tenant without an entry has `default`; 0 means no quota."""
+
+    default: int = 0
+    by_tenant: Mapping[str, int] = field(default_factory=dict)
+    premium: frozenset[str] = frozenset()  # tenants that may take the reserved places
+    reserved: int = 0  # places that only premium sessions may take
+
+    def of(self, tenant: str) -> int:
+        return self.by_tenant.get(tenant, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Temper:
+    """How careful the controller is. Shares are of a tick's budget."""
+
+    target_share: float = 0.88  # where the slowest tick in a thousand of a full-age fleet should be
+    hot_share: float = 0.90  # p99 above this, twice in a row, is congestion
+    hold_share: float = 0.88  # p99 above this: nobody enters
+    low_share: float = 0.80  # p99 below this: the limit may grow
+    miss_ratio: float = 0.01  # more missed ticks than this in two seconds are congestion
+    decrease: float = 0.9  # the limit's factor at congestion
+    increase: float = 0.01  # the limit's growth per window, as a share of itself
+    cooldown_s: float = 3.0  # one congestion event lasts this long
+    interval_s: float = 0.5  # between two decisions about the limit
+    min_limit: float = 4.0
+    trust: float = 0.6  # share of the modelled capacity that a young fleet is evidence enough for
+    stretch: float = 1.25  # how far beyond the largest load ever served the model is believed …
+    creep: float = 1.05  # … and how far near the top (above `creep_from` of the capacity)
+    creep_from: float = 0.8
+    kv_reserve: float = 0.05  # share of the KV pool that is never promised
+    join_share: float = 0.10  # share of the engine's time that headers of new sessions may take
+    probation_s: float = 1.0  # a session is young for this long
+    stall_hold_s: float = 2.5  # after a stall: how long what is measured is not believed
+    cpu_share: float = 0.85  # of the cores, for everything that is not the engine
+    wall_horizon_s: float = 600.0  # a pool that would be full sooner than this admits nobody
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSettings:
+    """Everything the controller needs to know of a deployment."""
+
+    shape: SessionShape
+    max_sessions: int
+    pool_blocks: int = 0  # KV blocks in all; 0: not counted
+    bounded: bool = True  # False: sessions have no plateau (KV policy `unbounded`)
+    cores: float = 0.0  # CPUs for ingest; 0: not counted
+    quotas: Quotas = field(default_factory=Quotas)
+    temper: Temper = field(default_factory=Temper)
+    age_terms: bool = True  # False: only what is measured now counts (negative control)
+    kv_terms: bool = True  # False: memory does not count (negative control)
+
+    def __post_init__(self) -> None:
+        if self.max_sessions < 1:
+            raise ValueError(f"max_sessions must be at least 1, not {self.max_sessions}")
+        if not 0 <= self.quotas.reserved < self.max_sessions:
+            raise ValueError(f"{self.quotas.reserved} of {self.max_sessions} places are reserved")

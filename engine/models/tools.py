@@ -1,0 +1,66 @@
+"""Function calling for models whose chat template knows no tools: what they are told, and what holds them to it.
+
+A call is one JSON object, `{"name": …, "arguments": {…}}`, in this order. The model is told of its tools in the system
+block, and when it must call it decodes under the schema that `call_schema` makes of them, so that what it writes is
+always a call that exists, with arguments as the tool described them.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Tool = dict[str, Any]  # {"type": "function", "name": …, "description": …, "parameters": JSON schema}
+ToolChoice = Literal["auto", "none", "required"]
+
+_NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def tool_block(tools: Sequence[Tool]) -> str:
+    """What the system block says of the tools."""
+    described = (
+        json.dumps({key: tool[key] for key in ("name", "description", "parameters") if key in tool})
+        for tool in tools
+    )
+    return "\n".join(
+        (
+            "You can call these functions:",
+            *described,
+            'To call one, write one JSON object and nothing else: {"name": …, "arguments": {…}}',
+        )
+    )
+
+
+def call_schema(tools: Sequence[Tool]) -> str:
+    """The JSON schema of one call of any of `tools` (at least one), as JSON text."""
+    if len(tools) == 1:
+        return json.dumps(_call_of(tools[0], "#"))
+    choices = [_call_of(tool, f"#/anyOf/{index}") for index, tool in enumerate(tools)]
+    return json.dumps({"anyOf": choices})
+
+
+def _call_of(tool: Tool, place: str) -> dict[str, Any]:
+    """The schema of a call of `tool`, which will stand at the JSON pointer `place`."""
+    parameters = {"type": "object", **tool["parameters"]} if "parameters" in tool else _NO_PARAMETERS
+    return {
+        "type": "object",
+        "properties": {
+            "name": {"const": tool["name"]},
+            "arguments": _moved(parameters, f"{place}/properties/arguments"),
+        },
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """`schema` with its references to its own parts made good for where it stands now."""
+    if isinstance(schema, list):
+        return [_moved(part, place) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: f"{place}{value[1:]}"
+        if key == "$ref" and isinstance(value, str) and value.startswith("#")
+        else _moved(value, place)
+        for key, value in schema.items()
+    }
