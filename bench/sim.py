@@ -16,7 +16,7 @@ from engine.clock import LoopClock
 from engine.engine import Engine
 from engine.executor import SimExecutor
 from engine.kv_policy import KvPolicy
-from engine.listener import EndReason, Usage
+from engine.listener import CallPart, EndReason, Usage
 from engine.models.base import SessionSetup
 from engine.models.sim import SimDuplex, SimDuplexSettings
 from engine.observer import StepStats, TickStats, TurnStats
@@ -71,6 +71,7 @@ class Listener:
     def transcription_failed(self, item_id: str, message: str) -> None: ...
     def response_text(self, response_id: str, text: str) -> None: ...
     def response_audio(self, response_id: str, pcm: bytes) -> None: ...
+    def function_call(self, response_id: str, part: CallPart) -> None: ...
     def response_ended(
         self, response_id: str, reason: EndReason, usage: Usage, error: str | None
     ) -> None: ...

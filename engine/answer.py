@@ -8,9 +8,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from engine.calling import CallFailed, FunctionCalls
 from engine.context import ContextTooLong
 from engine.lane import Lane
-from engine.listener import EndReason, SessionListener, Usage
+from engine.listener import CallPart, EndReason, SessionListener, Usage
 from engine.models.base import Message, Segment
 from engine.observer import Outcome, TurnOutcome, TurnStats
 from engine.response import Phase, ResponseRequest, Step, advance
@@ -46,8 +47,9 @@ class Answer:
         self._clauses: deque[str] = deque()  # decoded, not yet spoken; bounded by lead_s
         self._progress = asyncio.Event()  # clauses came, or decoding is over
         self._text = ""
-        self._tokens: list[int] = []
-        self._input_tokens = self._cached_tokens = 0
+        self._tokens: list[int] = []  # of its words
+        self._input_tokens = self._cached_tokens = self._output_tokens = 0
+        self._speaks = request.audio  # its output is voice; else text, or function calls
         self._reason: EndReason = "completed"
         self._error: str | None = None
         self._paused = False  # decoding waits for playback
@@ -62,20 +64,46 @@ class Answer:
         """From the request to `response_ended`. `transcript` gives the words of a spoken item."""
         messages = await self._resolve(transcript)
         self._transcribed_at = self._parts.clock.now()
-        if not messages or not messages[-1].text.strip():
+        model = self._parts.model
+        if not messages or not (messages[-1].text.strip() or model.spec.hears_audio):
             self._finish()  # nothing intelligible was said: there is nothing to answer
             return
-        model = self._parts.model
-        segments = await self._parts.pool.run(
-            model.prompt, self._state, self.request.instructions, messages
-        )
         try:
-            self._begin(segments)
-        except ContextTooLong as error:
+            schemas = model.calls(messages, self.request.tools, self.request.tool_choice)
+            if schemas:
+                await self._call(messages, schemas)
+            else:
+                segments = await self._parts.pool.run(
+                    model.prompt, self._state, self.request.instructions, messages
+                )
+                self._begin(segments)
+                await self._speak()
+        except (ContextTooLong, CallFailed) as error:
             self._fail(str(error))
             return
-        await self._speak()
         self._finish()
+
+    async def _call(self, messages: Sequence[Message], schemas: Sequence[str]) -> None:
+        """Call functions instead of speaking."""
+        self._speaks = False
+        self.phase = advance(self.phase, Step.PROMPTED)
+        if not self.request.parallel_calls:
+            schemas = schemas[:1]
+        deadline = self.decided_at + self._parts.settings.first_output_s
+        calls = FunctionCalls(self._parts, self._lane, self.request, self._called)
+        try:
+            self._reason = await calls.run(
+                self._state, messages, schemas, deadline, self._max_tokens
+            )
+        finally:
+            self._input_tokens, self._output_tokens = calls.input_tokens, calls.output_tokens
+        self.phase = advance(self.phase, Step.DECODED)
+
+    def _called(self, part: CallPart, now: float) -> None:
+        if self.phase is Phase.DECODING:
+            self._fresh = True
+            self._first_output(now)
+            self._listener.function_call(self.request.response_id, part)
 
     async def _resolve(self, transcript: Callable[[str], Awaitable[str]]) -> list[Message]:
         newest = self._lane.context.limits.policy.messages_at_most
@@ -221,7 +249,7 @@ class Answer:
         usage = Usage(
             self._input_tokens,
             self._cached_tokens,
-            len(self._tokens),
+            self._output_tokens or len(self._tokens),
             output_audio_ms=round(1000 * self._playhead.sent_s),
         )
         self._listener.response_ended(self.request.response_id, self._reason, usage, self._error)
@@ -264,7 +292,7 @@ class Answer:
             if now <= self.decided_at + self._parts.settings.first_output_s:
                 return  # nothing is owed yet
             on_time = False
-        elif self.request.audio:
+        elif self._speaks:
             on_time = self._playhead.ahead_s(now) >= period_s
         else:
             on_time = fresh

@@ -50,3 +50,7 @@ class Backend(Protocol):
 
 class EngineDead(RuntimeError):
     """The engine under a backend failed; a new backend is needed."""
+
+
+class EngineUnavailable(RuntimeError):
+    """A backend's packages or its model are missing or unfit; the message says what to do."""

@@ -29,12 +29,13 @@ class CallText:
         if self.done:
             return ""
         for index, char in enumerate(text):
-            self._read(char)
-            if self.done:
+            if self._closes(char):
+                self.done = True
                 return text[: index + 1]
         return text
 
-    def _read(self, char: str) -> None:
+    def _closes(self, char: str) -> bool:
+        """Whether this character ends the arguments."""
         if self._in_string:
             if self._escaped:
                 self._escaped = False
@@ -48,4 +49,5 @@ class CallText:
             self._depth += 1
         elif char == "}":
             self._depth -= 1
-            self.done = self._depth == 0
+            return self._depth == 0
+        return False

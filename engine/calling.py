@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from engine.call_text import CallText
-from engine.context import ContextLimits
 from engine.lane import Lane
 from engine.listener import CallPart, EndReason
 from engine.models.base import Message
@@ -28,13 +27,11 @@ class CallFailed(RuntimeError):
 class FunctionCalls:
     """Runs in the answer's task; `take` is called on the loop."""
 
-    def __init__(
-        self, parts: Parts, limits: ContextLimits, request: ResponseRequest, told: Told
-    ) -> None:
+    def __init__(self, parts: Parts, home: Lane, request: ResponseRequest, told: Told) -> None:
         self.input_tokens = 0
         self.output_tokens = 0
         self._parts = parts
-        self._limits = limits
+        self._home = home  # the conversation's
         self._request = request
         self._told = told  # hears of every piece of every call
         # Of the call being written:
@@ -78,9 +75,11 @@ class FunctionCalls:
         instructions = f"{request.instructions}\n\n{tool_block(request.tools)}".strip()
         segments = await self._parts.pool.run(model.prompt, self._state, instructions, messages)
         model.begin(self._state)
-        lane = Lane(f"{request.response_id}/call-{self._index}", self._parts.stepper, self._limits)
+        limits = self._home.context.limits
+        lane_id = f"{self._home.id}/{request.response_id}/{self._index}"
+        lane = Lane(lane_id, self._parts.stepper, limits)
         try:
-            plan = lane.context.reconcile(segments, self._limits.policy.room(max_tokens))
+            plan = lane.context.reconcile(segments, limits.policy.room(max_tokens))
             self.input_tokens += plan.input_tokens
             lane.begin(
                 plan,

@@ -16,6 +16,7 @@ from engine.ear import Ear
 from engine.executor import Executor
 from engine.frame_session import FrameSession
 from engine.grid import next_beat
+from engine.hearing_session import HearingSession
 from engine.kv_policy import KvPolicy
 from engine.listener import SessionListener
 from engine.models.base import InteractionModel, SessionSetup
@@ -43,6 +44,12 @@ class EngineSnapshot:
 def default_pools(model: InteractionModel, settings: EngineSettings) -> Pools:
     """Threads, unless the model's own work is too small to be worth a thread switch."""
     return Pools.inline() if model.spec.hears_inline else Pools.threads(settings.pool_threads)
+
+
+def _kind_of(model: InteractionModel) -> type[FrameSession] | type[TurnSession]:
+    if model.spec.decides_turns:
+        return FrameSession
+    return HearingSession if model.spec.hears_audio else TurnSession
 
 
 class Engine:
@@ -140,8 +147,9 @@ class Engine:
         if self._parts is None or not self.alive:
             raise EngineDead("the engine is not running")
         assert session_id not in self._sessions, session_id
-        kind = FrameSession if self.model.spec.decides_turns else TurnSession
-        session = kind(session_id, setup, listener, self._parts, self._ear, self._spawn)
+        session = _kind_of(self.model)(
+            session_id, setup, listener, self._parts, self._ear, self._spawn
+        )
         self._sessions[session_id] = session
         return session
 

@@ -15,6 +15,16 @@ class Usage:
     output_audio_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A piece of a function call that an answer makes."""
+
+    index: int  # which of the answer's calls: 0, 1, …
+    name: str
+    arguments: str  # more of their JSON text
+    done: bool  # they are complete
+
+
 EndReason = Literal["completed", "max_output_tokens", "failed"]
 
 
@@ -32,6 +42,10 @@ class SessionListener(Protocol):
 
     def response_audio(self, response_id: str, pcm: bytes) -> None:
         """More answer audio, pcm16 at the model's output rate."""
+        ...
+
+    def function_call(self, response_id: str, part: CallPart) -> None:
+        """The answer calls a function: more of its arguments."""
         ...
 
     def response_ended(

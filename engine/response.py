@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from engine.models.base import Message
+from engine.models.tools import Tool, ToolChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,9 @@ class ResponseRequest:
     pending_items: frozenset[str] = (
         frozenset()
     )  # items whose text must still come from transcription
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_calls: bool = True  # False: one call at most
 
 
 class Phase(Enum):

@@ -7,6 +7,7 @@ Tokens are a function of the context alone (as in greedy decoding), so that rewi
 
 from dataclasses import dataclass, field
 
+from engine.sim_json import Unmakeable, made_up, spelled
 from engine.work import Append, Drop, KvSnapshot, StepResult, TickBatch, TokenChunk
 
 _MASK = (1 << 61) - 1
@@ -40,6 +41,9 @@ class _Context:
     append: Append | None = None  # None while the session waits
     produced: int = 0  # tokens of the append so far
     unread: int = 0  # appended tokens that the next step computes
+    script: list[int] = field(
+        default_factory=list
+    )  # what a schema makes it decode, last token first
 
     def blocks(self, block_size: int) -> int:
         return -(-len(self.tokens) // block_size)
@@ -117,12 +121,19 @@ class SimBackend:
         if context is None:
             context = self._sessions[append.session_id] = _Context()
         error = self._refusal(append, context)
+        script: list[int] = []
+        if error is None and append.sampling.schema:
+            try:
+                script = _script(append)
+            except Unmakeable as unmakeable:
+                error = str(unmakeable)
         if error is None:
             before = context.blocks(self._block_size), len(context.tokens)
             if append.keep_tokens is not None:
                 del context.tokens[append.keep_tokens :]
             context.tokens.extend(append.token_ids)
             context.append, context.produced, context.unread = append, 0, len(append.token_ids)
+            context.script = script
             self._running[append.session_id] = context
             if not self._account(context, before):
                 error = "no KV block is free"
@@ -147,7 +158,7 @@ class SimBackend:
         append = context.append
         assert append is not None, session_id
         before = context.blocks(self._block_size), len(context.tokens)
-        token = self._sample(context.tokens, append)
+        token = context.script.pop() if context.script else self._sample(context.tokens, append)
         context.tokens.append(token)
         context.produced += 1
         context.unread = 0
@@ -198,3 +209,8 @@ class SimBackend:
         if context is not None:
             self._held -= context.blocks(self._block_size)
             self._resident -= len(context.tokens)
+
+
+def _script(append: Append) -> list[int]:
+    """The tokens that an append's schema makes the plant decode, and the stop after them; the last one first."""
+    return [*append.stop_token_ids[:1], *reversed(spelled(made_up(append.sampling.schema)))]

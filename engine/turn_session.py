@@ -38,12 +38,15 @@ class TurnSession(Session):
         spawn: Spawn,
     ) -> None:
         super().__init__(session_id, setup, listener, parts, ear, spawn)
-        self._lane = Lane(session_id, parts.stepper, parts.limits_of(setup))
+        self._lane = self._new_lane(session_id)
         self._answers: dict[str, tuple[Answer, Lane, asyncio.Task[None]]] = {}
         self._transcripts: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
         self._guess: tuple[int, asyncio.Task[str]] | None = None  # (voiced_ms, its words)
         self._turn_over = False  # a SpeechStopped is being told: a commit now means that turn
         self._speech_stopped_at: float | None = None  # consumed by the answer to it
+
+    def _new_lane(self, lane_id: str) -> Lane:
+        return Lane(lane_id, self._parts.stepper, self._parts.limits_of(self.setup))
 
     # -- turns ---------------------------------------------------------------
 
@@ -137,11 +140,7 @@ class TurnSession(Session):
             return
         lane, state = self._lane, self.state
         if request.out_of_band:
-            lane = Lane(
-                f"{self.id}/{request.response_id}",
-                self._parts.stepper,
-                self._parts.limits_of(self.setup),
-            )
+            lane = self._new_lane(f"{self.id}/{request.response_id}")
             state = self._parts.model.open(self.setup)
         answer = Answer(self._parts, lane, state, request, self.listener)
         answer.speech_stopped_at, self._speech_stopped_at = self._speech_stopped_at, None

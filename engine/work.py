@@ -24,6 +24,9 @@ class Sampling(msgspec.Struct, frozen=True, gc=False):
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
+    schema: str = (
+        ""  # JSON schema (as text) that what is decoded must fit; on a context's first append only
+    )
 
 
 class Feature(msgspec.Struct, frozen=True, gc=False):

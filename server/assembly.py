@@ -11,7 +11,10 @@ from engine.engine import Engine
 from engine.executor import Executor, SimExecutor, ThreadExecutor
 from engine.kv_policy import KvPolicy
 from engine.models.base import InteractionModel, ModelSpec, SessionSetup
+from engine.models.moshi import MoshiVoice
+from engine.models.moshi_names import moshi_location
 from engine.models.registry import ModelSettings, build_model, llm_location
+from engine.moshi_adapter.settings import MoshiSettings
 from engine.observer import Observer
 from engine.settings import EngineSettings
 from engine.sim_backend import SimBackend, SimCost
@@ -78,6 +81,7 @@ def model_settings(config: Config) -> ModelSettings:
         tick_ms=model.tick_ms,
         decode_per_tick=model.decode_per_tick,
         embedded=embedded_dir(environment().cache_dir),
+        moshi=MoshiVoice(config.engine.moshi.silence_dbfs, config.engine.moshi.close_after_ms),
     )
 
 
@@ -107,6 +111,8 @@ def places(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
         ConfigError: the pool cannot hold even one.
     """
     wanted, policy = config.engine.max_sessions, _kv_policy(config)
+    if model.spec.blocks_per_session:
+        return min(wanted, kv.total_blocks // model.spec.blocks_per_session)
     if not policy.bounded:
         _log.warning("KV policy %s has no plateau: a long call can fill the pool", policy.name)
         return wanted
@@ -135,6 +141,12 @@ def _needs_embedded(config: Config) -> bool:
 
 
 def _executor(config: Config, settings: ModelSettings, clock: Clock) -> Executor:
+    moshi = moshi_location(config.model.id)
+    if moshi is not None:
+        from engine.moshi_adapter.backend import MoshiBackend
+
+        moshi_settings = _moshi_settings(config, moshi)
+        return ThreadExecutor(lambda: MoshiBackend(moshi_settings))
     location = llm_location(settings)
     if location is None:
         sim = config.engine.sim
@@ -150,6 +162,19 @@ def _executor(config: Config, settings: ModelSettings, clock: Clock) -> Executor
 
     vllm_settings = _vllm_settings(config, location)
     return ThreadExecutor(lambda: VllmBackend(vllm_settings))
+
+
+def _moshi_settings(config: Config, location: str) -> MoshiSettings:
+    moshi = config.engine.moshi
+    return MoshiSettings(
+        location,
+        slots=config.engine.max_sessions,
+        device=moshi.device,
+        dtype=moshi.dtype,
+        context_frames=moshi.context_frames,
+        temperature=moshi.temperature,
+        text_temperature=moshi.text_temperature,
+    )
 
 
 def _vllm_settings(config: Config, location: str) -> VllmSettings:

@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from engine.models.moshi_names import moshi_location
+
+_MIMI_FRAME_MS = 80
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -109,14 +113,14 @@ class ServerConfig(Section):
             yield Problem("paths", "must name at least one path")
 
 
-ModelFamily = Literal["cascade", "sim", "sim-duplex"]
+ModelFamily = Literal["cascade", "sim", "sim-duplex", "moshi"]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig(Section):
     """[model]: which model answers, and the parts it is built from."""
 
-    id: str = shaped("embedded", r"\S+", "'embedded', 'sim', 'sim-duplex', a folder or a hub id")
+    id: str = shaped("embedded", r"\S+", "'embedded', 'sim', 'sim-duplex', 'moshi:…', a folder or a hub id")
     name: str = ""  # what clients see; empty: the id
     llm: str = shaped("embedded:smollm2-135m", r"\S+", "'embedded:…', a folder or a hub id")
     vad: str = shaped("embedded:silero-vad", r"\S+", "'embedded:…' or a folder")
@@ -132,6 +136,8 @@ class ModelConfig(Section):
         """Which model family `id` belongs to: a folder or hub id is the LLM of a cascade."""
         if self.id == "sim":
             return "sim"
+        if moshi_location(self.id) is not None:
+            return "moshi"
         return "sim-duplex" if self.id == "sim-duplex" else "cascade"
 
     @property
@@ -154,6 +160,10 @@ class ModelConfig(Section):
         if self.family == "cascade" and self.vad == "embedded:silero-vad" and self.tick_ms % 32:
             yield Problem(
                 "tick_ms", f"must be a multiple of 32 (one Silero frame), not {self.tick_ms}"
+            )
+        if self.family == "moshi" and self.tick_ms != _MIMI_FRAME_MS:
+            yield Problem(
+                "tick_ms", f"must be {_MIMI_FRAME_MS} (one Mimi frame), not {self.tick_ms}"
             )
 
 
@@ -204,6 +214,19 @@ class SimConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class MoshiConfig(Section):
+    """[engine.moshi]: the in-process Moshi engine; `engine.max_sessions` is its number of slots."""
+
+    device: str = shaped("cuda", r"cpu|cuda(:\d+)?", "'cpu', 'cuda' or 'cuda:N'")
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    context_frames: int | None = between(None, 1, 1_000_000)
+    temperature: float = between(0.8, 0.0, 10.0)
+    text_temperature: float = between(0.7, 0.0, 10.0)
+    silence_dbfs: float = between(-55.0, -120.0, 0.0)
+    close_after_ms: int = between(640, 80, 60_000)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig(Section):
     """[engine]: how many calls, and how much of each is held."""
 
@@ -214,6 +237,7 @@ class EngineConfig(Section):
     vllm: VllmConfig = field(default_factory=VllmConfig)
     kv: KvConfig = field(default_factory=KvConfig)
     sim: SimConfig = field(default_factory=SimConfig)
+    moshi: MoshiConfig = field(default_factory=MoshiConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +270,8 @@ class Config(Section):
     log: LogConfig = field(default_factory=LogConfig)
 
     def pair_problems(self) -> Iterator[Problem]:
+        if self.model.family == "moshi":
+            return  # a ring of its own, and no policy
         kv, vllm = self.engine.kv, self.engine.vllm
         simulated = self.model.family != "cascade"
         max_context = self.engine.sim.max_context if simulated else vllm.max_model_len

@@ -22,7 +22,7 @@ from server import logs
 from server.engine_side import EngineSide
 from server.metrics import EndedReason, Metrics
 from server.outbox import Outbox
-from server.wire_types import APPEND, client_kind, error_code, payload_size, server_kind
+from server.wire_types import APPEND, client_kind, error_code
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class Connection:
                 commands = self._protocol.receive(text)
                 engine_side.act(commands)
                 is_audio = bool(commands) and type(commands[0]) is PushAudio
-                traffic.received(APPEND if is_audio else client_kind(text), payload_size(text))
+                traffic.received(APPEND if is_audio else client_kind(text), text)
             elif message["type"] == "websocket.disconnect":
                 self._left(message.get("code", 1005))
                 return
@@ -178,7 +178,7 @@ class Connection:
                 self._refuse_binary(message["bytes"])
 
     def _refuse_binary(self, data: bytes) -> None:
-        self._machine.metrics.traffic.received("other", len(data))
+        self._machine.metrics.traffic.received("other", data)
         self._protocol.error(
             "invalid_value",
             "Binary frames are not part of this protocol: send events as JSON text.",
@@ -188,6 +188,8 @@ class Connection:
 
     async def _write(self) -> None:
         send, outbox, wake = self._channel.send, self._outbox, self._wake
+        metrics = self._machine.metrics
+        traffic = metrics.traffic
         try:
             while True:
                 await wake.wait()
@@ -195,20 +197,14 @@ class Connection:
                 while (texts := outbox.pop()) is not None:
                     for text in texts:
                         await send({"type": "websocket.send", "text": text})
-                        self._count(text)
+                        if traffic.sent(text) == "error":
+                            metrics.protocol_error(error_code(text))
                     outbox.sent()
                 if (bye := self._goodbye) is not None:
                     await send({"type": "websocket.close", "code": bye.code, "reason": bye.reason})
                     return
         except OSError:
             return  # the peer is gone (ASGI 2.4); the reader is told so as well
-
-    def _count(self, text: str) -> None:
-        metrics = self._machine.metrics
-        kind = server_kind(text)
-        metrics.traffic.sent(kind, payload_size(text))
-        if kind == "error":
-            metrics.protocol_error(error_code(text))
 
     async def _watch(self, started_at: float) -> None:
         clock, limits = self._machine.clock, self._machine.limits

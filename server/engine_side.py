@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol
 
 from engine.clock import Clock
 from engine.engine import Engine
-from engine.listener import EndReason, Usage
+from engine.listener import CallPart, EndReason, Usage
 from engine.session import Session
 from engine.speech.loudness import to_pcm16
 from engine.speech.resample import Resampler
@@ -189,6 +189,13 @@ class EngineSide:
     def response_audio(self, response_id: str, pcm: bytes) -> None:
         self._protocol.response_audio(response_id, self._wired(response_id, pcm))
         self.call.flush(len(pcm) * self._s_per_byte)
+
+    @_contained
+    def function_call(self, response_id: str, part: CallPart) -> None:
+        self._protocol.response_call(
+            response_id, part.index, part.name, part.arguments, done=part.done
+        )
+        self.call.flush()
 
     @_contained
     def response_ended(

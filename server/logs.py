@@ -20,6 +20,10 @@ def set_up(level: str = "info", form: LogFormat = "text") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # vLLM tells its whole configuration at info and warns of libraries that it works without.
+    logging.getLogger("vllm").setLevel(
+        root.level if root.level <= logging.DEBUG else max(logging.ERROR, root.level)
+    )
     uvicorn_log = logging.getLogger("uvicorn.error")
     uvicorn_log.filters[:] = [f for f in uvicorn_log.filters if not isinstance(f, _NotSpurious)]
     uvicorn_log.addFilter(_NotSpurious())

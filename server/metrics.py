@@ -30,6 +30,9 @@ EndedReason = Literal[
     "client", "expired", "shed", "drain", "engine", "slow_consumer", "protocol", "internal"
 ]
 
+# Every event of ours begins with its type.
+_TYPE_AT = len('{"type":"')
+
 TICKS_KEPT = 600  # about the last minute and a half of one call, for the demo page's strip
 
 # Buckets of the frame latency, as multiples of the tick. The tick itself must be one of them.
@@ -100,7 +103,7 @@ class Metrics(Collector):
     # -- what the engine reports --------------------------------------------
 
     def tick(self, stats: TickStats) -> None:
-        """Count one owed tick. A latency has only audio that was heard or answered: speaking ticks are judged by the beat."""
+        """Count one owed tick. Only audio heard or answered has a latency: speaking ticks are judged by the beat."""
         self._outcomes[stats.outcome] += 1
         if stats.kind != "speak" and stats.outcome in ("on_time", "late"):
             self._latency.observe(stats.latency_s)
@@ -226,15 +229,17 @@ class Traffic:
         self._bytes_in = 0
         self._bytes_out = 0
 
-    def received(self, kind: str, size: int) -> None:
+    def received(self, kind: str, payload: str | bytes) -> None:
         """Count one event of type `kind` from a client."""
         self._in[kind if kind in self._in else "other"] += 1
-        self._bytes_in += size
+        self._bytes_in += _size(payload)
 
-    def sent(self, kind: str, size: int) -> None:
-        """Count one event of type `kind` to a client."""
+    def sent(self, text: str) -> str:
+        """Count one event to a client; its type. Flat, since it runs for every frame (0.4 us)."""
+        kind = text[_TYPE_AT : text.index('"', _TYPE_AT)]
         self._out[kind if kind in self._out else "other"] += 1
-        self._bytes_out += size
+        self._bytes_out += len(text) if text.isascii() else _size(text)
+        return kind
 
     def collect(self) -> Iterator[Metric]:
         events = CounterMetricFamily(
@@ -250,6 +255,13 @@ class Traffic:
             "direction",
             (("in", self._bytes_in), ("out", self._bytes_out)),
         )
+
+
+def _size(payload: str | bytes) -> int:
+    """Bytes on the wire; constant time for ASCII, which all audio is."""
+    if isinstance(payload, bytes) or payload.isascii():
+        return len(payload)
+    return len(payload.encode(errors="replace"))
 
 
 def _dials(model: str, readings: Readings) -> Iterable[Metric]:

@@ -3,6 +3,7 @@
 from engine.kv_policy import KvPolicy
 from engine.listener import Usage
 from engine.models.base import Message, SessionSetup, TurnDetection
+from engine.models.tools import Tool, ToolChoice
 from engine.response import ResponseRequest
 from protocol.commands import Configure, CreateResponse, TruncationSettings
 from protocol.response import ResponseUsage
@@ -46,6 +47,7 @@ def policy_of(truncation: TruncationSettings) -> KvPolicy | None:
 
 def request_of(command: CreateResponse) -> ResponseRequest:
     """The answer to decode."""
+    tools, choice = _tools_of(command)
     return ResponseRequest(
         response_id=command.response_id,
         instructions=command.instructions,
@@ -56,7 +58,19 @@ def request_of(command: CreateResponse) -> ResponseRequest:
         max_output_tokens=command.max_output_tokens,
         out_of_band=command.out_of_band,
         pending_items=frozenset(m.item_id for m in command.messages if m.audio),
+        tools=tools,
+        tool_choice=choice,
+        parallel_calls=command.parallel_tool_calls,
     )
+
+
+def _tools_of(command: CreateResponse) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools to choose from, and how: naming one is requiring it and no other."""
+    choice = command.tool_choice
+    if not isinstance(choice, dict):
+        return command.tools, choice
+    named = tuple(tool for tool in command.tools if tool["name"] == choice["name"])
+    return named, "required"
 
 
 def usage_of(usage: Usage) -> ResponseUsage:

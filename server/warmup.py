@@ -4,7 +4,7 @@ import asyncio
 
 from engine.clock import Clock
 from engine.engine import Engine
-from engine.listener import EndReason, Usage
+from engine.listener import CallPart, EndReason, Usage
 from engine.models.base import Message, SessionSetup
 from engine.observer import Observer, StepStats, TickStats, TurnStats
 from engine.response import ResponseRequest
@@ -113,6 +113,8 @@ class _Listener:
         self.transcribed_or_not.set()
 
     def response_text(self, response_id: str, text: str) -> None: ...
+
+    def function_call(self, response_id: str, part: CallPart) -> None: ...
 
     def response_audio(self, response_id: str, pcm: bytes) -> None:
         if self.first_output_at is None:

@@ -42,9 +42,6 @@ SERVER_EVENT_TYPES: tuple[str, ...] = (
     "rate_limits.updated",
 )
 
-_HEAD = '{"type":"'
-_HEAD_LENGTH = len(_HEAD)
-
 
 class _Typed(msgspec.Struct):
     type: str = "other"
@@ -62,12 +59,6 @@ _typed = msgspec.json.Decoder(_Typed)
 _error_event = msgspec.json.Decoder(_ErrorEvent)
 
 
-def server_kind(text: str) -> str:
-    """The type of an event of ours, which is always written first; 0.15 us, since it runs for every frame."""
-    assert text.startswith(_HEAD), text[:80]
-    return text[_HEAD_LENGTH : text.index('"', _HEAD_LENGTH)]
-
-
 def client_kind(text: str) -> str:
     """The type that a client's text claims; "other" where it cannot be read."""
     try:
@@ -79,8 +70,3 @@ def client_kind(text: str) -> str:
 def error_code(text: str) -> str:
     """The code of one of our `error` events."""
     return _error_event.decode(text).error.code or "none"
-
-
-def payload_size(text: str) -> int:
-    """Bytes of `text` on the wire; constant time for ASCII, which all audio is."""
-    return len(text) if text.isascii() else len(text.encode(errors="replace"))

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from engine.kv_policy import KvPolicy
+from engine.models.tools import Tool, ToolChoice
 from engine.work import Feature, Sampling
 
 
@@ -34,6 +35,7 @@ class ModelSpec:
     stop_token_ids: tuple[int, ...] = ()
     quality: str = ""  # a label for /v1/models and the log, e.g. "demo"
     owned_by: str = "metronome"
+    hears_audio: bool = False  # turn-based, and audio itself enters the context: a `HearingModel`
     blocks_per_session: int = (
         0  # KV blocks held from the first tick to the last; 0: as the KV policy bounds them
     )
@@ -108,7 +110,9 @@ class Heard(msgspec.Struct, frozen=True, gc=False):
     """What one tick of audio led to."""
 
     signals: tuple[Signal, ...] = ()
-    chunk: AudioChunk | None = None  # frame-locked models: every tick; turn-based ones: never
+    chunk: AudioChunk | None = (
+        None  # frame-locked models: every tick; hearing ones: when enough was said
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,12 @@ class InteractionModel(Protocol):
         """
         ...
 
+    def calls(
+        self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
+    ) -> Sequence[str]:
+        """The JSON schema of each function call that this answer must be; none: it answers in words. [loop]"""
+        ...
+
     def begin(self, state: Any) -> None:
         """A new response starts: reset incremental decoding, stop waiting for the caller. [loop]"""
         ...
@@ -215,4 +225,20 @@ class InteractionModel(Protocol):
 
     def sampling(self) -> Sampling:
         """How answers are drawn."""
+        ...
+
+
+class HearingModel(InteractionModel, Protocol):
+    """A turn-based model that hears for itself: `hear` gives chunks of the caller's turn as it is spoken.
+
+    The first chunk of a turn opens it (role and all), and `finish` gives what closes it; together they are the turn's
+    whole message. Every chunk is fed before the signals that come with it are acted on.
+    """
+
+    def finish(self, state: Any) -> AudioChunk:
+        """The turn is over: audio of it that no chunk had, and its end. Comes before `utterance(cut=True)`. [loop]"""
+        ...
+
+    def bridge(self, tail: Sequence[int]) -> tuple[int, ...]:
+        """What must come between a context that ends with `tail` and the caller's next turn. [loop]"""
         ...

@@ -21,6 +21,7 @@ from engine.models.base import (
 )
 from engine.models.caller import Caller
 from engine.models.chat import ChatFormat
+from engine.models.tools import Tool, ToolChoice
 from engine.speech.ports import Samples, Transcriber, Voice, VoiceActivity
 from engine.work import Sampling
 
@@ -123,6 +124,11 @@ class Cascade:
             for m in messages
         ]
         return [Segment(chat.header(instructions), "header"), *turns, Segment(chat.cue, "cue")]
+
+    def calls(
+        self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
+    ) -> Sequence[str]:
+        return self._parts.chat.calls(messages, tools, choice)
 
     def begin(self, state: Caller) -> None:
         state.detokenizer = self._parts.chat.detokenizer()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from engine.models.base import Message
+from engine.models.tools import Tool, ToolChoice
 
 
 class Detokenizer(Protocol):
@@ -36,6 +37,12 @@ class ChatFormat(Protocol):
         of the sampled tokens are used as spell the beginning of the message's text; so an answer that was
         spoken in full continues the resident context exactly, and one cut short keeps what was said.
         """
+        ...
+
+    def calls(
+        self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
+    ) -> Sequence[str]:
+        """The JSON schema of each function call that the answer must be; none: it answers in words."""
         ...
 
     def detokenizer(self) -> Detokenizer:

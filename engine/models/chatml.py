@@ -16,6 +16,7 @@ from typing import Any
 from engine.models.base import Message
 from engine.models.chat import Detokenizer, spoken_prefix
 from engine.models.detokenizer import IncrementalDetokenizer, TokenBytes
+from engine.models.tools import Tool, ToolChoice, call_schema
 
 _OPEN, _CLOSE = "<|im_start|>", "<|im_end|>"
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
@@ -89,6 +90,14 @@ class ChatMl:
         kept, spelled = spoken_prefix(message.text, sampled, self.detokenizer())
         rest = self._text(message.text[len(spelled) :])
         return (*self.cue, *sampled[:kept], *rest, self._close, *self._newline)
+
+    def calls(
+        self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
+    ) -> Sequence[str]:
+        """One call where one is required. Left to itself ("auto") the model answers in words: nothing reads its
+        mind, and models of the size tested here do not call of their own accord.
+        """
+        return (call_schema(tools),) if tools and choice == "required" else ()
 
     def detokenizer(self) -> Detokenizer:
         return IncrementalDetokenizer(self._spelling)

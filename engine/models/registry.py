@@ -10,6 +10,9 @@ from engine.models.cascade import Cascade, CascadeParts
 from engine.models.chat import ChatFormat
 from engine.models.chatml import PLAIN_PERSONA, SMOLLM2_PERSONA, ChatMl
 from engine.models.hub import fetch_text_files, is_hub_id
+from engine.models.moshi import MoshiModel, MoshiVoice, read_spelling, tiny_spelling
+from engine.models.moshi_names import TINY_RANDOM_ID, moshi_location
+from engine.moshi_adapter.checkpoint import Checkpoint
 from engine.models.sim import SimChat, SimDuplex, SimDuplexSettings
 from engine.speech.hibari import HibariVoice
 from engine.speech.moonshine import MoonshineTranscriber
@@ -41,6 +44,7 @@ class ModelSettings:
     tick_ms: int = 160
     decode_per_tick: int = 4
     prefill_per_tick: int = 2  # sim-duplex only
+    moshi: MoshiVoice = MoshiVoice()  # Moshi only
     embedded: Path | None = None  # folder of the embedded weights; None: the user's cache
 
 
@@ -60,6 +64,9 @@ def build_model(settings: ModelSettings) -> InteractionModel:
                 decode_per_tick=settings.decode_per_tick,
             )
         )
+    moshi = moshi_location(settings.id)
+    if moshi is not None:
+        return _moshi(settings, moshi)
     if settings.id == "sim":
         parts = CascadeParts(EnergyVad(), DurationTranscriber(), SimChat(), ToneVoice())
         return Cascade(_spec(settings, parts, "simulated"), parts)
@@ -70,6 +77,15 @@ def build_model(settings: ModelSettings) -> InteractionModel:
     # The small model was measured under greedy decoding; larger ones are tuned for a little chance.
     sampling = Sampling() if demo else Sampling(temperature=0.7, top_p=0.9)
     return Cascade(_spec(settings, parts, "demo" if demo else ""), parts, sampling)
+
+
+def _moshi(settings: ModelSettings, location: str) -> MoshiModel:
+    name = settings.public_id or settings.id
+    if settings.id == TINY_RANDOM_ID:
+        return MoshiModel(
+            name, tiny_spelling(), settings.moshi, quality="random weights, for tests"
+        )
+    return MoshiModel(name, read_spelling(Checkpoint(location).file("tokenizer")), settings.moshi)
 
 
 def llm_location(settings: ModelSettings) -> str | None:

@@ -1,5 +1,6 @@
 """Simulated models: a word-level chat format for cascades without weights, and a frame-locked model."""
 
+import codecs
 import re
 import zlib
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from engine.models.base import (
     Utterance,
 )
 from engine.models.chat import Detokenizer, spoken_prefix
+from engine.models.tools import Tool, ToolChoice, call_schema
+from engine.sim_json import FIRST_BYTE
 from engine.speech.loudness import to_pcm16
 from engine.work import Sampling
 
@@ -56,12 +59,16 @@ _IDS = {word: _FIRST_WORD + index for index, word in enumerate(_WORDS)}
 
 
 class SimDetokenizer:
-    """Every token is a word and the space before it, but for the first."""
+    """Every token is a word and the space before it, but for the first; byte tokens (JSON) are what they spell."""
 
     def __init__(self) -> None:
         self._begun = False
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token_ids: Sequence[int]) -> str:
+        spelled = bytes(i - FIRST_BYTE for i in token_ids if i >= FIRST_BYTE)
+        if spelled:
+            return self._bytes.decode(spelled)
         text = " ".join(
             _WORDS[(i - _FIRST_WORD) % len(_WORDS)] for i in token_ids if i >= _FIRST_WORD
         )
@@ -88,8 +95,25 @@ class SimChat:
         rest = _tokens(message.text[len(spelled) :])
         return (*self.cue, *sampled[:kept], *rest, _STOP)
 
+    def calls(
+        self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
+    ) -> Sequence[str]:
+        """A call of each tool that the caller's last message names; where one is required, of the first at least."""
+        if choice == "none" or not tools:
+            return ()
+        asked = messages[-1].text if messages and messages[-1].role == "user" else ""
+        named = [tool for tool in tools if _plain(tool["name"]) in _plain(asked)]
+        if choice == "required":
+            named = named or [tools[0]]
+        return tuple(call_schema([tool]) for tool in named)
+
     def detokenizer(self) -> Detokenizer:
         return SimDetokenizer()
+
+
+def _plain(text: str) -> str:
+    """Lower-case words between single spaces: "get_weather" is named by "Get weather!"."""
+    return f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} "
 
 
 def _tokens(text: str) -> tuple[int, ...]:
@@ -168,6 +192,12 @@ class SimDuplex:
     ) -> list[Segment]:
         """The header that opens a call; messages have no place in a frame-locked context."""
         return [Segment(self._header, "header")]
+
+    def calls(
+        self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
+    ) -> Sequence[str]:
+        """It calls nothing."""
+        return ()
 
     def begin(self, state: _Duplex) -> None:
         """There is nothing to reset."""

@@ -9,9 +9,15 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
-Tool = dict[str, Any]  # {"type": "function", "name": …, "description": …, "parameters": JSON schema}
+Tool = dict[
+    str, Any
+]  # {"type": "function", "name": …, "description": …, "parameters": JSON schema}
 ToolChoice = Literal["auto", "none", "required"]
 
+# Where schemas stand within a schema: as values of these keys' objects, or in their lists; and what is no schema.
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_DATA = ("const", "enum", "default", "examples")
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -40,7 +46,9 @@ def call_schema(tools: Sequence[Tool]) -> str:
 
 def _call_of(tool: Tool, place: str) -> dict[str, Any]:
     """The schema of a call of `tool`, which will stand at the JSON pointer `place`."""
-    parameters = {"type": "object", **tool["parameters"]} if "parameters" in tool else _NO_PARAMETERS
+    parameters = (
+        {"type": "object", **tool["parameters"]} if "parameters" in tool else _NO_PARAMETERS
+    )
     return {
         "type": "object",
         "properties": {
@@ -52,15 +60,30 @@ def _call_of(tool: Tool, place: str) -> dict[str, Any]:
     }
 
 
-def _moved(schema: Any, place: str) -> Any:
-    """`schema` with its references to its own parts made good for where it stands now."""
-    if isinstance(schema, list):
-        return [_moved(part, place) for part in schema]
+def _moved(schema: Any, place: str, *, close: bool = True) -> Any:
+    """`schema` as it must read at the JSON pointer `place`: references to its own parts lead there, and objects that
+    do not say so take no other properties than theirs (what a grammar permits, a small model writes).
+    """
     if not isinstance(schema, dict):
         return schema
-    return {
-        key: f"{place}{value[1:]}"
-        if key == "$ref" and isinstance(value, str) and value.startswith("#")
-        else _moved(value, place)
-        for key, value in schema.items()
-    }
+    moved: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "$ref" and isinstance(value, str) and value.startswith("#"):
+            moved[key] = f"{place}{value[1:]}"
+        elif key in _MAPS and isinstance(value, dict):
+            moved[key] = {name: _moved(part, place) for name, part in value.items()}
+        elif key in _LISTS and isinstance(value, list):
+            moved[key] = [_moved(part, place, close=key != "allOf") for part in value]
+        else:
+            moved[key] = value if key in _DATA else _moved(value, place)
+    if close and _says_all(moved):
+        moved["additionalProperties"] = False
+    return moved
+
+
+def _says_all(schema: dict[str, Any]) -> bool:
+    """Whether a schema can be taken to name all properties of its objects."""
+    named = schema.get("properties")
+    if not isinstance(named, dict) or {"additionalProperties", "allOf"} & schema.keys():
+        return False
+    return set(schema.get("required", ())) <= named.keys()

@@ -33,7 +33,7 @@ class MoshiBackend:
         """Load the model and take the memory of all slots. `timer` measures how long steps take.
 
         Raises:
-            ValueError: there is no such checkpoint, or a file of it is missing.
+            EngineUnavailable: there is no such checkpoint, or a file of it is missing.
         """
         self._lockstep = Lockstep(load_models(settings), settings)
         self._table = SlotTable(settings.batch_sizes)

@@ -17,19 +17,36 @@ _TINY_MIMI = {
     "seanet": {**loaders._seanet_kwargs, "dimension": 32, "n_filters": 4},
     "quantizer": {
         **loaders._quantizer_kwargs,
-        **{"dimension": 16, "n_q": 8, "bins": 64, "input_dimension": 32, "output_dimension": 32},
+        "dimension": 16,
+        "n_q": 8,
+        "bins": 64,
+        "input_dimension": 32,
+        "output_dimension": 32,
     },
     "transformer": {
         **loaders._transformer_kwargs,
-        **{"d_model": 32, "num_heads": 2, "num_layers": 1, "context": 16, "dim_feedforward": 64},
-        **{"input_dimension": 32, "output_dimensions": [32]},
+        "d_model": 32,
+        "num_heads": 2,
+        "num_layers": 1,
+        "context": 16,
+        "dim_feedforward": 64,
+        "input_dimension": 32,
+        "output_dimensions": [32],
     },
 }
 _TINY_LM = {
     **loaders._lm_kwargs,
-    **{"dim": 64, "text_card": 100, "card": 64, "num_heads": 2, "num_layers": 2},
-    **{"hidden_scale": 2, "context": 24, "depformer_dim": 32, "depformer_dim_feedforward": 64},
-    **{"depformer_num_heads": 2, "depformer_num_layers": 1},
+    "dim": 64,
+    "text_card": 100,
+    "card": 64,
+    "num_heads": 2,
+    "num_layers": 2,
+    "hidden_scale": 2,
+    "context": 24,
+    "depformer_dim": 32,
+    "depformer_dim_feedforward": 64,
+    "depformer_num_heads": 2,
+    "depformer_num_layers": 1,
 }
 _GAIN, _SPREAD = 2.0, 0.05  # of the tiny codec, see `_enliven`
 
@@ -47,7 +64,7 @@ def load_models(settings: MoshiSettings) -> Models:
     """The models that `settings` name, on their device.
 
     Raises:
-        ValueError: there is no such checkpoint, or a file of it is missing.
+        EngineUnavailable: there is no such checkpoint, or a file of it is missing.
     """
     torch.manual_seed(settings.seed)
     mimi, lm = _tiny(settings) if settings.location == TINY_RANDOM else _checkpoint(settings)
@@ -86,7 +103,7 @@ def _checkpoint(settings: MoshiSettings) -> tuple[MimiModel, LMModel]:
     )
     codebooks = max(lm.dep_q, lm.n_q - lm.dep_q)
     mimi = loaders.get_mimi(
-        checkpoint.file("mimi"), device=settings.device, num_codebooks=codebooks
+        checkpoint.file("mimi"), checkpoint.mimi_config, settings.device, num_codebooks=codebooks
     )
     return mimi, lm
 

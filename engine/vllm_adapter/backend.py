@@ -126,6 +126,8 @@ class VllmBackend:
         if error is None:
             try:
                 params = sampling_params(append.sampling, append.decode, append.stop_token_ids)
+                if append.sampling.schema:
+                    self._core.check_schema(params)
             except ValueError as invalid:
                 error = str(invalid)
         if error is not None:

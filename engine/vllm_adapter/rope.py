@@ -39,21 +39,24 @@ class Rotation:
         self.second = dims + half if rope.is_neox_style else 2 * dims + 1
         self._check(rope)
 
-    def between(self, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-        """Factors that move keys from positions `before` to `after`: complex64, their shape + (pairs,).
+    def between(
+        self, before: torch.Tensor, after: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Real and imaginary part of the factors that move keys: float32, the positions' shape + (pairs,).
 
         Positions past the table's end are those of slots in a last block that hold no token; any factor will do.
         """
         device, last = self._factors.device, self._factors.shape[0] - 1
         before, after = (positions.clamp(max=last).to(device) for positions in (before, after))
-        return self._factors[after] / self._factors[before]
+        factors = self._factors[after] / self._factors[before]
+        return factors.real.contiguous(), factors.imag.contiguous()
 
     @staticmethod
     def turn(
-        first: torch.Tensor, second: torch.Tensor, factors: torch.Tensor
+        first: torch.Tensor, second: torch.Tensor, factors: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both elements of each pair, float32, turned by `factors` of a shape that broadcasts."""
-        cos, sin = factors.real, factors.imag
+        """Both elements of each pair, float32, turned by factors of a shape that broadcasts."""
+        cos, sin = factors
         return first * cos - second * sin, second * cos + first * sin
 
     def _check(self, rope: Any) -> None:

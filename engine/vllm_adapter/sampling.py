@@ -15,7 +15,7 @@ def sampling_params(sampling: Sampling, decode: int, stop_token_ids: tuple[int, 
     """
     from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     try:
         return SamplingParams(
@@ -27,6 +27,12 @@ def sampling_params(sampling: Sampling, decode: int, stop_token_ids: tuple[int, 
             ignore_eos=True,  # only the stop tokens asked for end a chunk
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
+            structured_outputs=StructuredOutputsParams(
+                json=sampling.schema,
+                disable_any_whitespace=True,  # a small model may fill its whole quota with spaces
+            )
+            if sampling.schema
+            else None,
         )
     except VLLMValidationError as invalid:  # it is no ValueError
         raise ValueError(str(invalid)) from invalid

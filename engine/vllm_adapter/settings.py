@@ -36,6 +36,12 @@ class VllmSettings:
     )
     trust_remote_code: bool = False  # run code that comes with the checkpoint (MiniCPM-o needs it)
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the model comes with a tokenizer: taken for granted of a hub id."""
+        folder = Path(self.model)
+        return not folder.is_dir() or (folder / "tokenizer.json").is_file()
+
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model must name a local folder or a hub id")

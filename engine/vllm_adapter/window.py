@@ -167,7 +167,7 @@ class _Plan:
 
     source: torch.Tensor  # int64, (blocks,)
     target: torch.Tensor
-    factors: torch.Tensor  # complex64, (blocks, tokens, 1, pairs)
+    factors: tuple[torch.Tensor, torch.Tensor]  # float32, (blocks, tokens, 1, pairs)
 
 
 def _plan(moves: list[Move], group: int, rotation: Rotation, block_size: int) -> _Plan:
@@ -178,13 +178,14 @@ def _plan(moves: list[Move], group: int, rotation: Rotation, block_size: int) ->
     ]
     source, target, start, delta = torch.tensor(rows, dtype=torch.int64).view(-1, 4).unbind(1)
     after = start[:, None] + torch.arange(block_size)
-    return _Plan(source, target, rotation.between(after + delta[:, None], after)[:, :, None])
+    real, imaginary = rotation.between(after + delta[:, None], after)
+    return _Plan(source, target, (real.unsqueeze(2), imaginary.unsqueeze(2)))
 
 
 def _shift(shifted: _ShiftedLayer, plan: _Plan) -> None:
     """Copy blocks with their keys turned."""
     cache = shifted.layer.kv_cache
-    count, tokens, _, pairs = plan.factors.shape
+    count, tokens, _, pairs = plan.factors[0].shape
     raw = cache[plan.source.to(cache.device)].reshape(count, -1)
     first = raw[:, shifted.first].float().view(count, tokens, -1, pairs)
     second = raw[:, shifted.second].float().view(count, tokens, -1, pairs)

@@ -18,8 +18,11 @@ from websockets.asyncio.client import ClientConnection
 
 pytestmark = [pytest.mark.socket, pytest.mark.slow]
 
-PCM = base64.b64encode(bytes(4800)).decode()
-SET_RATE = {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16_000}}}}
+SET_SENSE = {"type": "realtime", "output_modalities": ["smell"]}
+SET_RATE = {
+    "type": "realtime",
+    "audio": {"input": {"format": {"type": "audio/pcm", "rate": 16_000}}},
+}
 
 # (what it is, the text, the code of the one error event that must follow)
 MISTAKES: list[tuple[str, str, str]] = [
@@ -58,7 +61,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     ),
     (
         "modality",
-        event("session.update", session={"output_modalities": ["smell"]}),
+        event("session.update", session=SET_SENSE),
         "invalid_value",
     ),
 ]

@@ -23,7 +23,7 @@ def _serve(*arguments: str, cache: Path | None = None, before: str = "pass") -> 
         text=True,
         timeout=60,
         check=False,
-        env={**os.environ, "METRONOME_CACHE": str(cache or "/nonexistent"), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "XDG_CACHE_HOME": str(cache or "/nonexistent"), "OMP_NUM_THREADS": "1"},
     )
     return done.returncode, done.stderr
 
@@ -53,7 +53,7 @@ def test_missing_weights(tmp_path: Path) -> None:
 
 def test_corrupt_weights(tmp_path: Path) -> None:
     """Names the file, and the command."""
-    file = EmbeddedFiles(embedded_dir(tmp_path)).vad
+    file = EmbeddedFiles(embedded_dir(tmp_path / "metronome")).vad
     file.parent.mkdir(parents=True)
     file.write_bytes(b"not a model")
     status, stderr = _serve("--port", "0", cache=tmp_path)
@@ -70,7 +70,7 @@ def test_a_model_folder_that_is_no_model(tmp_path: Path) -> None:
 
 def test_a_missing_optional_package() -> None:
     """Names the package and how to install it."""
-    cache = embedded_files().root.parent
+    cache = embedded_files().root.parents[1]
     status, stderr = _serve("--port", "0", before="sys.modules['onnxruntime'] = None", cache=cache)
     assert status != 0
     _is_one_line_about(stderr, "onnxruntime", "pip install")

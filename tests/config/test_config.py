@@ -172,6 +172,7 @@ def test_an_unbounded_policy_has_no_window_to_fit() -> None:
         (ModelConfig(id="org/m", name="fast"), "cascade", "org/m", "fast"),
         (ModelConfig(id="sim"), "sim", "sim", "sim"),
         (ModelConfig(id="sim-duplex"), "sim-duplex", "sim-duplex", "sim-duplex"),
+        (ModelConfig(id="moshi:~/m", name="m", tick_ms=80), "moshi", "moshi:~/m", "m"),
     ],
 )
 def test_what_an_id_stands_for(model: ModelConfig, family: str, llm: str, name: str) -> None:

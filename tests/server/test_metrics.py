@@ -102,15 +102,15 @@ def test_event_types_are_a_closed_set() -> None:
     """A client cannot grow the label set by inventing types."""
     metrics = _metrics()
     for i in range(50):
-        metrics.traffic.received(f"made.up.{i}", 10)
-    metrics.traffic.received("session.update", 5)
-    metrics.traffic.sent("response.done", 7)
+        metrics.traffic.received(f"made.up.{i}", b"0123456789")
+    metrics.traffic.received("session.update", "éabc")
+    assert metrics.traffic.sent('{"type":"response.done"}') == "response.done"
     rendered = metrics.render().decode()
     assert "made.up" not in rendered
     assert _sample(metrics, "metronome_ws_events_total", direction="in", type="other") == 50
     assert _sample(metrics, "metronome_ws_events_total", direction="in", type="session.update") == 1
     assert _sample(metrics, "metronome_ws_bytes_total", direction="in") == 505
-    assert _sample(metrics, "metronome_ws_bytes_total", direction="out") == 7
+    assert _sample(metrics, "metronome_ws_bytes_total", direction="out") == 24
 
 
 class _Dials:
@@ -118,9 +118,7 @@ class _Dials:
         self._kv = kv
 
     def readings(self) -> Readings:
-        return Readings(
-            2, 8, self._kv, engine_up=True, engine_stalled=False, draining=False
-        )
+        return Readings(2, 8, self._kv, engine_up=True, engine_stalled=False, draining=False)
 
 
 def test_gauges_are_read_when_scraped() -> None:

@@ -11,7 +11,7 @@ from engine.clock import LoopClock
 from engine.engine import Engine
 from engine.executor import SimExecutor
 from engine.kv_policy import KvPolicy
-from engine.listener import EndReason, Usage
+from engine.listener import CallPart, EndReason, Usage
 from engine.models.base import InteractionModel, Message, ModelSpec
 from engine.models.cascade import Cascade, CascadeParts
 from engine.models.sim import SimChat, SimDuplex, SimDuplexSettings
@@ -86,6 +86,9 @@ class Caller:
     def response_audio(self, response_id: str, pcm: bytes) -> None:
         self.audio[response_id] = self.audio.get(response_id, b"") + pcm
         self._note("audio", response_id)
+
+    def function_call(self, response_id: str, part: CallPart) -> None:
+        self._note("call", response_id, part)
 
     def response_ended(
         self, response_id: str, reason: EndReason, usage: Usage, error: str | None

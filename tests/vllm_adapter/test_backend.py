@@ -185,9 +185,9 @@ class TestDeath:
             backend.step(TickBatch())
 
     @pytest.mark.slow
-    def test_a_folder_that_is_no_model_is_a_one_line_error(self, tmp_path: Path) -> None:
-        """It names the folder."""
-        (tmp_path / "readme.txt").write_text("not a model")
-        with pytest.raises(EngineUnavailable, match=str(tmp_path)) as failure:
+    def test_a_model_that_vllm_does_not_know_is_a_one_line_error(self, tmp_path: Path) -> None:
+        """It names the folder and the reason."""
+        (tmp_path / "config.json").write_text('{"model_type": "no such thing"}')
+        with pytest.raises(EngineUnavailable, match=f"{tmp_path}.*no such thing") as failure:
             VllmBackend(VllmSettings(str(tmp_path)))
         assert "\n" not in str(failure.value)

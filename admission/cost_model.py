@@ -1,0 +1,186 @@
+"""What a step costs, learned while serving. Pure.
+
+    step(n, kv) = gain · (θ0 + θ1·n + θ2·kv + θ3·kv²)      n sessions in the step, kv tokens read by it
+
+Two time scales. The shape θ is a weighted ridge regression with forgetting (about a minute), whose prior is a
+calibration where there was one. The gain follows the median of measured/shape within seconds: a noisy neighbour or a
+throttled device changes every step by one factor. While the gain is off and the fleet has not changed, the shape is
+frozen, so that a passing slow-down does not rewrite it; after a minute the new speed is the truth and is absorbed.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+
+TERMS = 4
+_SESSIONS = 100.0  # one unit of n; of kv: as many full windows
+_FORGET = 0.992  # per interval of half a second
+_ENOUGH = 150.0  # samples until a shape without a prior is believed
+_KEPT_SAMPLES = 64  # of one interval
+_OUTLIER = 1.35  # × the median ratio: a step that also read somebody's header
+_BAND = (0.85, 1.18)  # of the gain: within it the shape may follow
+_SAME_FLEET = 0.15
+_ABSORB_S = 60.0
+_TRUSTED_WEIGHT = 400.0  # samples that a remembered or calibrated shape counts for
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One step of the engine thread."""
+
+    sessions: int
+    seconds: float
+    kv_tokens: float  # read by it
+
+
+class CostModel:
+    """Learns θ and the gain. `budget_s` is the time a step may take at most (sets the scale of the vague prior)."""
+
+    def __init__(self, budget_s: float, plateau_tokens: float) -> None:
+        self._kv_unit = _SESSIONS * plateau_tokens
+        self._prior = budget_s * np.array([0.1, 0.3, 0.3, 0.0])
+        # A priori standard deviations: a factor of ten either way, but hardly any curvature.
+        spread = budget_s * np.array([1.0, 3.0, 3.0, 0.3])
+        self.noise = 0.05  # relative standard deviation of one step
+        self._ridge: Vector = np.diag((self.noise / spread) ** 2)
+        self._floor = budget_s * np.array([1e-4, 1e-5, 1e-5, 0.0])
+        self._a = np.zeros((TERMS, TERMS))
+        self._b = np.zeros(TERMS)
+        self.theta: Vector = self._prior.copy()
+        self._cov: Vector = np.linalg.inv(self._ridge)
+        self.weight = 0.0  # samples, after forgetting
+        self.calibrated = False  # the prior was measured
+        self.gain = 1.0
+        self.regime_s = 0.0  # how long the gain has been off with the shape frozen
+        self._samples: list[StepSample] = []
+        self._seen = 0
+        self._fleets: deque[tuple[float, float]] = deque(maxlen=6)
+        self.median_s = 0.0  # of the last interval with steps
+
+    # -- learning ------------------------------------------------------------
+
+    def add(self, sample: StepSample) -> None:
+        """One step. The newest few of an interval are kept."""
+        if len(self._samples) < _KEPT_SAMPLES:
+            self._samples.append(sample)
+        else:
+            self._samples[self._seen % _KEPT_SAMPLES] = sample
+        self._seen += 1
+
+    def fit(self, fleet: tuple[float, float], interval_s: float) -> None:
+        """Digest an interval's steps. `fleet`: sessions and tokens resident now."""
+        samples = [s for s in self._samples if s.sessions > 0 and s.seconds > 0]
+        self._samples, self._seen = [], 0
+        if not samples:
+            return
+        x = self._features([s.sessions for s in samples], [s.kv_tokens for s in samples])
+        y = np.array([s.seconds for s in samples])
+        self.median_s = float(np.median(y))
+        ratio = y / np.maximum(x @ self.theta, 1e-9)
+        median = float(np.median(ratio))
+        if self.ready and self._frozen(median, fleet, interval_s):
+            return
+        kept = ratio <= _OUTLIER * median
+        self._learn(x[kept], y[kept])
+        spread = float(np.median(np.abs(ratio[kept] / median - 1))) * 1.48
+        self.noise += 0.05 * (min(0.5, max(0.01, spread)) - self.noise)
+
+    def _frozen(self, ratio: float, fleet: tuple[float, float], interval_s: float) -> bool:
+        """Follow the gain; True while a change of regime keeps the shape out of it."""
+        self.gain += 0.4 * (min(4.0, max(0.25, ratio)) - self.gain)
+        self._fleets.append(fleet)
+        is_off = not _BAND[0] < self.gain < _BAND[1]
+        if not is_off or not (self.regime_s or self._same_fleet()):
+            self.regime_s = 0.0
+            if is_off:  # the load changed with it: the shape is to blame
+                self.gain = 1.0 + 0.5 * (self.gain - 1.0)
+            return False
+        self.regime_s += interval_s
+        if self.regime_s < _ABSORB_S:
+            return True
+        self._rescale(self.gain)
+        return False
+
+    def _same_fleet(self) -> bool:
+        (n0, kv0), (n1, kv1) = self._fleets[0], self._fleets[-1]
+        full = len(self._fleets) == self._fleets.maxlen
+        steady = abs(n1 - n0) <= _SAME_FLEET * n1 and abs(kv1 - kv0) <= _SAME_FLEET * kv1
+        return full and steady
+
+    def _rescale(self, factor: float) -> None:
+        """The new speed is the truth."""
+        self.theta, self._prior = self.theta * factor, self._prior * factor
+        self._a *= 0.02 / factor**2
+        self._b *= 0.02 / factor
+        self.weight *= 0.02
+        self.gain, self.regime_s = 1.0, 0.0
+
+    def _learn(self, x: Vector, y: Vector) -> None:
+        rows = x / y[:, None]  # relative errors: a short step counts like a long one
+        self._a = _FORGET * self._a + rows.T @ rows
+        self._b = _FORGET * self._b + rows.sum(axis=0)
+        self.weight = _FORGET * self.weight + len(y)
+        self._solve()
+
+    def _solve(self) -> None:
+        """Ridge, with coefficients below their floor held there and the others solved again."""
+        a, b = self._a + self._ridge, self._b + self._ridge @ self._prior
+        free = np.ones(TERMS, dtype=bool)
+        theta = self._floor.copy()
+        for _ in range(TERMS):
+            rest = b[free] - a[np.ix_(free, ~free)] @ theta[~free]
+            theta[free] = np.linalg.solve(a[np.ix_(free, free)], rest)
+            below = free & (theta < self._floor)
+            if not below.any():
+                break
+            theta[below] = self._floor[below]
+            free &= ~below
+        self.theta, self._cov = theta, np.linalg.inv(a)
+
+    # -- asking ----------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """True once the shape means something."""
+        return self.calibrated or self.weight >= _ENOUGH
+
+    def _features(self, sessions: Any, kv_tokens: Any) -> Vector:
+        n, z = np.asarray(sessions, float) / _SESSIONS, np.asarray(kv_tokens, float) / self._kv_unit
+        return np.stack([np.ones_like(n), n, z, z * z], axis=-1)
+
+    def coefficients(self) -> tuple[float, float, float, float]:
+        """(seconds, per session, per token, per token²), gain included."""
+        t, u = self.theta * self.gain, self._kv_unit
+        return float(t[0]), float(t[1]) / _SESSIONS, float(t[2]) / u, float(t[3]) / u**2
+
+    def doubt(self, sessions: float, kv_tokens: float) -> float:
+        """Two standard errors of the shape at this point, as a share of its value."""
+        x = self._features(sessions, kv_tokens)
+        sd = self.noise * float(np.sqrt(max(0.0, x @ self._cov @ x)))
+        return min(2.0, 2.0 * sd / max(1e-9, float(x @ self.theta)))
+
+    # -- memory ----------------------------------------------------------------
+
+    def export(self) -> dict[str, Any]:
+        """What `restore` takes: numbers and lists only."""
+        a = self._a + self._ridge
+        scale = min(1.0, _TRUSTED_WEIGHT / max(1.0, self.weight))
+        return {"theta": self.theta.tolist(), "precision": (a * scale).tolist()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Start from what was learned before. Raises ValueError if it is not that."""
+        theta, precision = np.array(state["theta"], float), np.array(state["precision"], float)
+        if theta.shape != (TERMS,) or precision.shape != (TERMS, TERMS):
+            raise ValueError("the remembered cost model has another shape")
+        if not (np.isfinite(theta).all() and np.isfinite(precision).all() and theta[0] > 0):
+            raise ValueError("the remembered cost model is not finite")
+        self.theta, self._prior = theta.copy(), theta.copy()
+        self._ridge = precision + np.diag(1e-12 + 0 * theta)
+        self._cov = np.linalg.inv(self._ridge)
+        self._a, self._b = np.zeros((TERMS, TERMS)), np.zeros(TERMS)
+        self.calibrated = True

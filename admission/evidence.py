@@ -1,0 +1,66 @@
+"""How far what was really served reaches. Pure.
+
+A fleet of young sessions proves little: its windows are not full, and a model fitted to it extrapolates to a load that
+nobody has seen. Evidence is the largest load ever served in time, in full-age sessions: sessions × mean fill of their
+windows. Where calls end, the fleet never gets to full age; the fill it settles at follows from the departures that were
+really observed, so steady churn is judged by what it can show.
+"""
+
+import math
+
+from admission.settings import Temper
+
+_MEMORY_S = 300.0  # of departures
+_PRIOR_S = 60.0  # session-seconds of watching before departures are believed
+
+
+class Departures:
+    """The hazard of leaving, per session and second."""
+
+    def __init__(self, fill_s: float) -> None:
+        self._fill_s = fill_s
+        self._left = 0.0
+        self._watched_s = 0.0  # session-seconds
+
+    def left(self) -> None:
+        """One session ended."""
+        self._left += 1
+
+    def watch(self, sessions: float, seconds: float) -> None:
+        """So many sessions were watched for so long."""
+        kept = math.exp(-seconds / _MEMORY_S)
+        self._left *= kept
+        self._watched_s = self._watched_s * kept + sessions * seconds
+
+    @property
+    def hazard(self) -> float:
+        return self._left / max(self._watched_s, _PRIOR_S)
+
+    @property
+    def settled_fill(self) -> float:
+        """Mean fill that a steady fleet settles at: 1 where nobody leaves.
+
+        The mean of min(1, age/fill_s) over ages that are exponential with the hazard.
+        """
+        lost = self.hazard * self._fill_s
+        return (1 - math.exp(-lost)) / lost if lost > 1e-3 else 1.0
+
+
+class Evidence:
+    """The largest load ever served in time, in full-age sessions."""
+
+    def __init__(self, served: float = 0.0) -> None:
+        self.served = served
+
+    def saw(self, sessions: float, fill: float) -> None:
+        """So many sessions, filled to this share of their windows, were served in time."""
+        self.served = max(self.served, sessions * fill)
+
+    def bound(self, capacity: float, settled_fill: float, temper: Temper) -> float:
+        """Sessions that may be in where the model says `capacity`: a stretch beyond what was shown, a creep near the top.
+
+        However little was shown, a share of the modelled capacity is trusted: a young fleet is evidence for that much.
+        """
+        shown = self.served / settled_fill
+        near_top = max(temper.creep_from * capacity, temper.creep * shown)
+        return max(temper.trust * capacity, min(temper.stretch * shown, near_top))

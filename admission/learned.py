@@ -1,0 +1,41 @@
+"""What is worth keeping from one run to the next, as JSON. Pure: reading and writing files is somebody else's business.
+
+One state belongs to one (model, device, engine version, window): a cost model of another is worse than none.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The controller's memory."""
+
+    key: str  # model, device, engine version, window
+    cost: dict[str, Any]  # CostModel.export
+    tail: float  # TailRatio.value
+    served: float  # Evidence.served, in full-age sessions
+    limit: float  # AimdLimit.value
+    join_s: float  # engine time of a new session's header
+    calibrated: bool = False  # measured at full window at start, not picked up while serving
+
+    def dumps(self) -> str:
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=1)
+
+
+def loads(text: str, key: str) -> Learned | None:
+    """The state in `text`; None if it is another's, of another version, or damaged."""
+    try:
+        found = json.loads(text)
+        if found.pop("version") != VERSION or found.get("key") != key:
+            return None
+        state = Learned(**found)
+        numbers = (state.tail, state.served, state.limit, state.join_s)
+        if any(not 0 <= float(number) < 1e9 for number in numbers):
+            return None
+        return state
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

@@ -1,0 +1,114 @@
+"""Today's fleet at full age: how long a step would take, and whether every tick would still be in time. Pure.
+
+Sessions ask for `steps_per_tick` steps every tick, at phases that do not know of each other. If a step takes d seconds,
+a session is in a step for the share d·steps/tick of the time, so the mean step holds d·Λ sessions and reads d·K tokens:
+
+    Λ = Σ steps_i/tick_i          steps asked for per second
+    K = Σ steps_i/tick_i · kv_i   tokens asked to be read per second
+    d = f(d) = θ0 + θ1·dΛ + θ2·dK + θ3·(dK)²
+
+A tick waits half a step to be let in and then takes its steps, so its mean share of the budget is υ·d with
+υ = (steps + ½)/budget. Fluctuations are amplified as d grows beyond θ0 (a longer step holds more sessions, which makes
+it longer), so the slowest tick in a thousand takes υ·d·(1 + κ·d/θ0); κ is measured. The fleet fits while f(d*) ≤ d*,
+where d* is the step at which that tick reaches its target.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import sqrt
+
+Coefficients = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the projection needs to know of a session."""
+
+    tick_s: float
+    budget_s: float
+    steps: float
+    plateau_tokens: float
+
+    @property
+    def rate(self) -> float:
+        """Steps per second."""
+        return self.steps / self.tick_s
+
+    @property
+    def urgency(self) -> float:
+        """Share of its budget that a tick takes per second of step time."""
+        return max((self.steps + 0.5) / self.budget_s, self.rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a fleet asks for at full age."""
+
+    rate: float = 0.0  # Λ
+    tokens: float = 0.0  # K
+    urgency: float = 0.0  # of the most urgent session
+
+    @classmethod
+    def of(cls, kinds: Iterable[tuple[Kind, int]]) -> "Demand":
+        """Of so many sessions of each kind."""
+        counted = [(kind, n) for kind, n in kinds if n]
+        return cls(
+            sum(n * kind.rate for kind, n in counted),
+            sum(n * kind.rate * kind.plateau_tokens for kind, n in counted),
+            max((kind.urgency for kind, _ in counted), default=0.0),
+        )
+
+
+def longest_step(fixed_s: float, urgency: float, tail: float, target_share: float) -> float:
+    """d*: the mean step at which the slowest tick in a thousand reaches the target."""
+    reach = target_share / urgency
+    if tail <= 0 or fixed_s <= 0:
+        return reach
+    return fixed_s * (sqrt(1 + 4 * tail * reach / fixed_s) - 1) / (2 * tail)
+
+
+def load(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:
+    """f(d*)/d*: above 1 the fleet does not fit."""
+    read = step_s * tokens
+    return (c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read * read) / step_s
+
+
+def scale_to_full(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:
+    """How many times this fleet would fit: the s with load(s·rate, s·tokens) = 1."""
+    room = step_s - c[0]
+    read = step_s * tokens
+    linear, square = c[1] * step_s * rate + c[2] * read, c[3] * read * read
+    if room <= 0:
+        return 0.0
+    if linear + square <= 0:
+        return float("inf")
+    if square < 1e-9 * linear:
+        return room / linear
+    return (sqrt(linear * linear + 4 * square * room) - linear) / (2 * square)
+
+
+def step_now(c: Coefficients, rate: float, tokens: float, longest_s: float) -> float:
+    """The fixed point d = f(d), at most `longest_s` (where every session is in every step)."""
+    step_s = c[0]
+    for _ in range(40):
+        read = step_s * tokens
+        following = c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read * read
+        following = min(following, longest_s)
+        if abs(following - step_s) < 1e-4 * step_s:
+            break
+        step_s = following
+    return max(step_s, 1e-9)
+
+
+class TailRatio:
+    """κ: how much of the distance between the mean and the slowest tick in a thousand comes with load. Measured."""
+
+    def __init__(self, value: float = 0.08) -> None:
+        self.value = value
+
+    def observe(self, slowest_share: float, mean_share: float, amplification: float) -> None:
+        """Up fast, down slowly. `amplification` is d/θ0 now."""
+        if mean_share <= 0 or amplification <= 0:
+            return
+        seen = min(2.0, max(0.005, (slowest_share / mean_share - 1) / max(1.0, amplification)))
+        self.value += (0.3 if seen > self.value else 0.03) * (seen - self.value)

@@ -1,0 +1,93 @@
+"""The simulated machines that admission is tried on. Their cost law is the simulated backend's own (`SimCost`)."""
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from engine.sim_backend import SimCost
+
+BLOCK_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one kind of session does, tick after tick."""
+
+    tick_s: float
+    steps: int  # tokens decoded, one per engine step
+    prefill: int  # tokens of caller audio appended
+
+    @property
+    def tokens(self) -> int:
+        """By how much its context grows in a tick."""
+        return self.steps + self.prefill
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One machine with one model on it."""
+
+    name: str
+    cost: SimCost
+    calls: tuple[Call, ...]  # kinds of sessions, in turn
+    window: int  # tokens a session keeps
+    header: int  # tokens of a new session's first prompt
+    pool_windows: int  # size of the KV pool
+    pad: int = 1  # sessions in a step are padded to a multiple of this (CUDA graphs)
+    exponent: float = 1.0  # of the cost of reading the cache …
+    pivot_windows: float = 1.0  # … which is the linear law's at this many windows
+    noise: float = 0.05  # relative standard deviation of a step
+    spike: float = 0.0  # share of steps that take two to five times as long
+    prefill_budget: int = 2048  # new tokens per step, as the planner has it
+    preempt_s: float = 0.03  # added to each step while the pool is over-committed
+
+    def step_s(self, sessions: int, new_tokens: int, read_tokens: float) -> float:
+        """Seconds of one step, noise aside."""
+        padded = ceil(sessions / self.pad) * self.pad if self.pad > 1 else sessions
+        if self.exponent != 1.0 and read_tokens > 0:
+            pivot = self.pivot_windows * self.window
+            read_tokens = pivot * (read_tokens / pivot) ** self.exponent
+        return self.cost.step_s(padded, new_tokens, int(read_tokens))
+
+    @property
+    def fill_s(self) -> float:
+        """From a new session's first tick to its plateau."""
+        call = self.calls[0]
+        return (self.window - self.header) / call.tokens * call.tick_s
+
+    @property
+    def plateau_blocks(self) -> int:
+        return ceil(self.window / BLOCK_TOKENS)
+
+    @property
+    def pool_blocks(self) -> int:
+        return self.pool_windows * self.plateau_blocks
+
+    def noisy(self) -> "Plant":
+        """The same machine with a noisy neighbour."""
+        return replace(self, name=f"{self.name}+noise", noise=0.15, spike=0.002)
+
+    def convex(self) -> "Plant":
+        """The same machine, where reading the cache costs more than in proportion."""
+        pivot = 0.8 * self.pool_windows / 1.4
+        return replace(
+            self, name=f"{self.name}+convex", pad=16, exponent=1.25, pivot_windows=pivot
+        )
+
+    def with_pool(self, windows: int) -> "Plant":
+        """The same machine with less memory."""
+        return replace(self, name=f"{self.name}+pool{windows}", pool_windows=windows)
+
+    def mixed(self, other: Call) -> "Plant":
+        """The same machine, with every second session of another kind."""
+        return replace(self, name=f"{self.name}+mixed", calls=(self.calls[0], other))
+
+
+# The one plant that the controller was tuned on: the shape of the reference prototype.
+A = Plant(
+    "A",
+    SimCost(fixed_s=0.004, session_s=2e-5, token_s=4e-6, resident_s=2e-8),
+    (Call(0.2, 6, 19),),
+    window=6000,
+    header=500,
+    pool_windows=260,
+)

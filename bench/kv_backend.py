@@ -1,0 +1,28 @@
+"""The production backend with a stopwatch in its model, and eyes on what the model computes.
+
+Torch's own forward hooks, on the model that vLLM runs in this process: nothing of the engine is replaced.
+"""
+
+import time
+from typing import Any
+
+from engine.vllm_adapter.backend import VllmBackend
+from engine.vllm_adapter.settings import VllmSettings
+
+
+class MeteredBackend(VllmBackend):
+    """Also knows how long the model itself computed; the rest of a step is the host's."""
+
+    def __init__(self, settings: VllmSettings) -> None:
+        super().__init__(settings)
+        self.model_s = 0.0  # inside the model's forward pass, ever
+        self._entered = 0.0
+        model = self._core.model
+        model.register_forward_pre_hook(self._enter)
+        model.register_forward_hook(self._leave)
+
+    def _enter(self, module: Any, inputs: Any) -> None:
+        self._entered = time.perf_counter()
+
+    def _leave(self, module: Any, inputs: Any, output: Any) -> None:
+        self.model_s += time.perf_counter() - self._entered

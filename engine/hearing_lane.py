@@ -1,0 +1,156 @@
+"""A lane that audio enters while the caller still speaks, so that an answer only has to append its cue.
+
+What is fed early is a guess at the conversation to come. The guess need not be right: before an answer the context is
+reconciled with what the conversation has become, and where they differ (an item was deleted, an answer cut short) the
+difference is fed again.
+
+Feeding without decoding is not possible in vLLM, so each chunk samples one token. It is *surplus*: the next append cuts
+it off again, which costs nothing, because the newest sampled token has no KV yet.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.audio_memory import AudioMemory
+from engine.context import ContextLimits, Reconciled, ResidentContext
+from engine.lane import Lane, Taker
+from engine.models.base import Segment
+from engine.stepping import Stepper
+from engine.work import Append, Feature, Sampling, TokenChunk
+
+
+class Bridge(Protocol):
+    """Says which tokens must come between a context that ends like this and the caller's next turn."""
+
+    def __call__(self, tail: Sequence[int]) -> tuple[int, ...]: ...
+
+
+class _HearingContext(ResidentContext):
+    """Reads what was heard where the conversation has an item that was spoken."""
+
+    def __init__(self, limits: ContextLimits, memory: AudioMemory) -> None:
+        super().__init__(limits)
+        self._memory = memory
+
+    def reconcile(self, segments: Sequence[Segment], room: int) -> Reconciled:
+        return super().reconcile(self._memory.spell(segments), room)
+
+
+class HearingLane(Lane):
+    """One resident context with audio in it."""
+
+    def __init__(
+        self,
+        lane_id: str,
+        stepper: Stepper,
+        limits: ContextLimits,
+        memory: AudioMemory,
+        bridge: Bridge,
+    ) -> None:
+        super().__init__(lane_id, stepper, limits)
+        self.context = _HearingContext(limits, memory)
+        self._memory = memory
+        self._bridge = bridge
+        self._header: tuple[int, ...] | None = None  # None until `open`
+        self._live = False  # the turn under way is being fed as it is heard
+        self._unfed: list[int] = []  # of that turn, marked
+        self._opens = False  # `_unfed` begins the turn
+        self._deadline = 0.0  # of `_unfed`
+        self._marked: tuple[int, ...] = ()  # of the newest append submitted
+        self._listens = False  # the newest append submitted only listens
+        self._in_flight = False  # the backend has an append
+        self._listened = False  # and that only listens
+        self._surplus = 0  # sampled tokens at the context's end that nobody asked for
+
+    def open(self, header: tuple[int, ...], deadline: float) -> None:
+        """Start an empty context with the header, ahead of the first word."""
+        self._header, self._deadline = header, deadline
+        self._flush()
+
+    def listen(self, marked: tuple[int, ...], *, opens: bool, deadline: float) -> None:
+        """More of the caller's turn; `opens` if it is the beginning."""
+        if opens:
+            self._live, self._opens = self._taker is None, True
+            self._unfed.clear()
+        if self._live:
+            self._unfed.extend(marked)
+            self._deadline = deadline
+            self._flush()
+
+    def begin(
+        self,
+        plan: Reconciled,
+        taker: Taker,
+        *,
+        decode: int,
+        deadline: float,
+        stop: tuple[int, ...],
+        sampling: Sampling,
+    ) -> None:
+        self._stop_listening()
+        super().begin(plan, taker, decode=decode, deadline=deadline, stop=stop, sampling=sampling)
+
+    def rest(self) -> None:
+        super().rest()
+        self._flush()
+
+    def _stop_listening(self) -> None:
+        self._live, self._surplus = False, 0
+        self._unfed.clear()
+
+    def _flush(self) -> None:
+        """Feed what is waiting, if nobody else uses the lane."""
+        fresh = not self.context.tokens
+        if self._in_flight or self._taker is not None or self._header is None:
+            return
+        if not (self._unfed or fresh):
+            return
+        if not fresh:
+            self._trim()
+        kept = len(self.context.tokens) - self._surplus
+        marked = [*self._joint(kept), *self._unfed]
+        if fresh:
+            self.context.header = len(self._header)
+        self._unfed.clear()
+        self._opens = False
+        # Decoding one token is the least there is.
+        self._stop_token_ids, self._sampling = (), Sampling()
+        self._submit(tuple(marked), 1, self._deadline, None if fresh else kept)
+        self._listens = True
+
+    def _joint(self, kept: int) -> tuple[int, ...]:
+        """What comes before the tokens to be fed."""
+        if not kept:
+            assert self._header is not None
+            return self._header
+        return self._bridge(self.context.tokens[max(0, kept - 8) : kept]) if self._opens else ()
+
+    def _submit(
+        self,
+        token_ids: tuple[int, ...],
+        decode: int,
+        deadline: float,
+        keep: int | None,
+        pcm: bytes = b"",
+        features: tuple[Feature, ...] = (),
+    ) -> None:
+        self._marked, self._listens = token_ids, False
+        plain, found = self._memory.unmark(token_ids)
+        super()._submit(plain, decode, deadline, keep, pcm, found)
+
+    # -- ChunkSink -----------------------------------------------------------
+
+    def sent(self, append: Append) -> None:
+        self._in_flight, self._listened = True, self._listens
+        self._surplus = 0
+        self.context.appended(append.keep_tokens, self._marked)
+
+    def take(self, chunk: TokenChunk, now: float) -> None:
+        super().take(chunk, now)
+        if chunk.error is not None:  # the next answer starts over
+            self._in_flight = False
+            self._stop_listening()
+        elif chunk.finished:
+            self._in_flight = False
+            self._surplus = len(chunk.token_ids) if self._listened else 0
+            self._flush()

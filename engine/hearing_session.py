@@ -1,0 +1,82 @@
+"""A call with a turn-based model that hears for itself: audio enters the context while the caller speaks.
+
+    listening   each second of the turn is appended to the resident context as it is heard
+    turn over   the answer appends the end of the turn and its cue, nothing else, and decodes
+
+Transcription, where the deployment has it, runs beside all this for the client's sake; no answer waits for it.
+"""
+
+from typing import cast
+
+from engine.audio_memory import AudioMemory
+from engine.hearing_lane import HearingLane
+from engine.inbox import ClearMark, CommitMark
+from engine.lane import Lane
+from engine.listener import SessionListener
+from engine.models.base import Heard, HearingModel, SessionSetup
+from engine.session import EarPort, Spawn
+from engine.settings import Parts
+from engine.turn_session import TurnSession
+
+
+class HearingSession(TurnSession):
+    """Feeds the caller's audio ahead of the answer to it."""
+
+    _lane: HearingLane
+
+    def __init__(
+        self,
+        session_id: str,
+        setup: SessionSetup,
+        listener: SessionListener,
+        parts: Parts,
+        ear: EarPort,
+        spawn: Spawn,
+    ) -> None:
+        # What a context can hold can be fed again.
+        self._memory = AudioMemory(parts.limits.policy.limit(0, parts.limits.max_context))
+        self._hearing_model = cast(HearingModel, parts.model)
+        super().__init__(session_id, setup, listener, parts, ear, spawn)
+        spawn(session_id, self._open_lane())
+
+    def _new_lane(self, lane_id: str) -> Lane:
+        limits = self._parts.limits_of(self.setup)
+        bridge = self._hearing_model.bridge
+        return HearingLane(lane_id, self._parts.stepper, limits, self._memory, bridge)
+
+    async def _open_lane(self) -> None:
+        """Put the header into the context ahead of the first word."""
+        parts = self._parts
+        segments = await parts.pool.run(parts.model.prompt, self.state, self.setup.instructions, ())
+        header = tuple(t for s in segments if s.kind == "header" for t in s.token_ids)
+        if not self.closed:
+            self._lane.open(header, self._soon())
+
+    def _soon(self) -> float:
+        """When a chunk of listening is due: it only has to be done before the next."""
+        return self._parts.clock.now() + self._parts.settings.first_output_s
+
+    def _apply(self, setup: SessionSetup) -> None:
+        renewed = setup.instructions != self.setup.instructions
+        super()._apply(setup)
+        if renewed:
+            self._spawn(self.id, self._open_lane())
+
+    def _act(self, heard: Heard) -> None:
+        if heard.chunk is not None and not self.closed:
+            opens = not self._memory.turn
+            self._lane.listen(self._memory.hear(heard.chunk), opens=opens, deadline=self._soon())
+        super()._act(heard)
+
+    def _cut(self, item_id: str) -> None:
+        self._memory.hear(self._hearing_model.finish(self.state))  # fed by the answer, if any comes
+        self._memory.commit(item_id)
+        known = self._transcripts.get(item_id)
+        if known is not None and not known.done():
+            known.set_result("")  # an answer to it need not wait for words
+        super()._cut(item_id)
+
+    def _met(self, mark: CommitMark | ClearMark) -> None:
+        if isinstance(mark, ClearMark):
+            self._memory.clear()
+        super()._met(mark)

@@ -1,0 +1,69 @@
+"""A call with the tiny random model through the real server, with the public client."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from moshi_adapter.streams import FRAME, noise
+from openai import AsyncOpenAI
+from support.server_process import Running, run_server
+
+pytestmark = [pytest.mark.models, pytest.mark.socket, pytest.mark.slow]
+
+MOSHI: dict[str, Any] = {
+    "server.port": 0,
+    "model.id": "moshi-tiny-random",
+    "model.tick_ms": 80,
+    "model.decode_per_tick": 1,
+    "engine.max_sessions": 4,
+    "engine.moshi.device": "cpu",
+    "log.level": "warning",
+}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Running]:
+    async with run_server(MOSHI) as running:
+        yield running
+
+
+async def converse(server: Running, seed: int, frames: int) -> dict[str, list[Any]]:
+    """Send `frames` frames as fast as they are answered; what came back, by event type."""
+    client = AsyncOpenAI(api_key="none", base_url=f"{server.http}/v1")
+    events: dict[str, list[Any]] = {}
+    async with client.realtime.connect(model="moshi-tiny-random") as call:
+        for pcm in noise(seed, frames):
+            await call.input_audio_buffer.append(audio=base64.b64encode(pcm).decode())
+        async for event in call:
+            events.setdefault(event.type, []).append(event)
+            # One frame in, one frame out, but for the first.
+            if len(events.get("response.output_audio.delta", ())) == frames - 1:
+                break
+    return events
+
+
+async def test_sound_goes_in_and_comes_out_at_once(server: Running) -> None:
+    """A frame of 24 kHz pcm16 for every frame after the first, with words, in a response nobody asked for."""
+    async with asyncio.timeout(20):
+        events = await converse(server, seed=1, frames=20)
+    deltas = events["response.output_audio.delta"]
+    assert {len(base64.b64decode(delta.delta)) for delta in deltas} == {2 * FRAME}
+    words = "".join(event.delta for event in events["response.output_audio_transcript.delta"])
+    assert words.startswith("w")
+    assert len(words.split()) > 3
+    assert len(events["response.created"]) == 1
+    assert "error" not in events
+
+
+async def test_calls_share_the_engine_and_leave_it_empty(server: Running) -> None:
+    """Four calls at once each get their own answer; when they hang up, no slot is held."""
+    async with asyncio.timeout(30):
+        calls = await asyncio.gather(*(converse(server, seed, 12) for seed in range(4)))
+        await server.settled()
+    transcripts = {
+        "".join(e.delta for e in events["response.output_audio_transcript.delta"])
+        for events in calls
+    }
+    assert len(transcripts) == 4
