@@ -91,7 +91,7 @@ class Controller:
         self._coefficients = self.cost.coefficients()
         self._doubt = 0.0  # share added to the projected load
         self._longest: dict[float, float] = {}  # d* by urgency, since the last control
-        self._plan()
+        self.plan()
 
     # -- the door --------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Controller:
         step_s = self._longest.get(urgency)
         if step_s is None:
             step_s = self._longest[urgency] = projection.longest_step(
-                self._coefficients[0], urgency, self.tail.value, self.settings.temper.target_share
+                self._coefficients[0], urgency, self.tail.careful, self.settings.temper.target_share
             )
         return step_s
 
@@ -269,7 +269,7 @@ class Controller:
         self.cost.fit((reading.residents, reading.resident_tokens), interval_s)
         if self.stall.believes(now):
             self._learn(now, reading, since)
-        self._plan()
+        self.plan()
 
     def _learn(self, now: float, reading: Reading, since: float) -> None:
         fleet, window, temper = self.fleet, self.window, self.settings.temper
@@ -288,7 +288,7 @@ class Controller:
             if slowest < inf:
                 self.tail.observe(slowest, demand.urgency * step_s, step_s / c[0])
 
-    def _plan(self) -> None:
+    def plan(self) -> None:
         """The bounds until the next control."""
         fleet, temper = self.fleet, self.settings.temper
         self.joins.rate = temper.join_share / max(1e-4, self.join_s)

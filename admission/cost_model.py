@@ -22,7 +22,7 @@ _SESSIONS = 100.0  # one unit of n; of kv: as many full windows
 _FORGET = 0.992  # per interval of half a second
 _ENOUGH = 150.0  # samples until a shape without a prior is believed
 _KEPT_SAMPLES = 64  # of one interval
-_OUTLIER = 1.35  # × the median ratio: a step that also read somebody's header
+_OUTLIER = 3.0  # × the median ratio: a step that also read somebody's long header
 _BAND = (0.85, 1.18)  # of the gain: within it the shape may follow
 _SAME_FLEET = 0.15
 _ABSORB_S = 60.0
@@ -121,9 +121,12 @@ class CostModel:
         self.gain, self.regime_s = 1.0, 0.0
 
     def _learn(self, x: Vector, y: Vector) -> None:
-        rows = x / y[:, None]  # relative errors: a short step counts like a long one
+        # Relative errors: a short step counts like a long one. Relative to what was expected, not to what was measured,
+        # or a step that happened to be short would count more, and the fit come out short.
+        expected = x @ self.theta * self.gain if self.ready else y
+        rows = x / expected[:, None]
         self._a = _FORGET * self._a + rows.T @ rows
-        self._b = _FORGET * self._b + rows.sum(axis=0)
+        self._b = _FORGET * self._b + rows.T @ (y / expected)
         self.weight = _FORGET * self.weight + len(y)
         self._solve()
 

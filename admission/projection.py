@@ -7,8 +7,8 @@ a session is in a step for the share d·steps/tick of the time, so the mean step
     K = Σ steps_i/tick_i · kv_i   tokens asked to be read per second
     d = f(d) = θ0 + θ1·dΛ + θ2·dK + θ3·(dK)²
 
-A tick waits half a step to be let in and then takes its steps, so its mean share of the budget is υ·d with
-υ = (steps + ½)/budget. Fluctuations are amplified as d grows beyond θ0 (a longer step holds more sessions, which makes
+A tick waits up to a step to be let in and then takes its steps, so it takes at most υ·d of its budget, where
+υ = (steps + 1)/budget, if all steps are alike. Fluctuations are amplified as d grows beyond θ0 (a longer step holds more sessions, which makes
 it longer), so the slowest tick in a thousand takes υ·d·(1 + κ·d/θ0); κ is measured. The fleet fits while f(d*) ≤ d*,
 where d* is the step at which that tick reaches its target.
 """
@@ -37,7 +37,7 @@ class Kind:
     @property
     def urgency(self) -> float:
         """Share of its budget that a tick takes per second of step time."""
-        return max((self.steps + 0.5) / self.budget_s, self.rate)
+        return max((self.steps + 1) / self.budget_s, self.rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,28 @@ def step_now(c: Coefficients, rate: float, tokens: float, longest_s: float) -> f
 
 
 class TailRatio:
-    """κ: how much of the distance between the mean and the slowest tick in a thousand comes with load. Measured."""
+    """κ: how far the slowest tick in a thousand lies above υ·d, per unit of amplification d/θ0. Measured."""
 
-    def __init__(self, value: float = 0.08) -> None:
+    def __init__(self, value: float = 0.05) -> None:
         self.value = value
 
-    def observe(self, slowest_share: float, mean_share: float, amplification: float) -> None:
-        """Up fast, down slowly. `amplification` is d/θ0 now."""
-        if mean_share <= 0 or amplification <= 0:
-            return
-        seen = min(2.0, max(0.005, (slowest_share / mean_share - 1) / max(1.0, amplification)))
-        self.value += (0.3 if seen > self.value else 0.03) * (seen - self.value)
+    @property
+    def careful(self) -> float:
+        """With a margin: it was measured on few of the slowest ticks."""
+        return 1.2 * self.value
+
+    @staticmethod
+    def seen(slowest_share: float, even_share: float, amplification: float) -> float:
+        """κ that explains one measurement; `amplification` is d/θ0."""
+        over = slowest_share / even_share - 1
+        return min(2.0, max(0.005, over / max(1.0, amplification)))
+
+    def settle(self, slowest_share: float, even_share: float, amplification: float) -> None:
+        """Believe this measurement."""
+        self.value = self.seen(slowest_share, even_share, amplification)
+
+    def observe(self, slowest_share: float, even_share: float, amplification: float) -> None:
+        """Up fast, down slowly."""
+        if even_share > 0 and amplification > 0:
+            seen = self.seen(slowest_share, even_share, amplification)
+            self.value += (0.1 if seen > self.value else 0.03) * (seen - self.value)

@@ -121,6 +121,7 @@ class Simulation:
         self._noise: Floats = np.empty(0)
         self._next_noise = 0
         self._kinds = 0
+        self._resident = 0.0  # tokens in all contexts
         self._waiting_shares: list[Floats] = []
         for caller in callers:
             self._at(caller.at, self._knock, caller)
@@ -162,6 +163,7 @@ class Simulation:
         self._prefill[slot] = call.prefill
         self._unread[slot] = call.prefill + (0 if self.full_age else plant.header)
         self._context[slot] = plant.window if self.full_age else 0.0
+        self._resident += float(self._context[slot])
         self._tick[slot] = call.tick_s
         self._counted[slot] = False
         self.active += 1
@@ -174,6 +176,7 @@ class Simulation:
 
     def _leave(self, slot: int, tenant: str) -> None:
         self._ready[slot] = np.inf
+        self._resident -= float(self._context[slot])
         self._context[slot] = 0.0
         self._free.append(slot)
         self.active -= 1
@@ -194,9 +197,8 @@ class Simulation:
         shares = np.concatenate(self._waiting_shares) if self._waiting_shares else np.empty(0)
         self._waiting_shares = []
         self._door.ticks(shares, 0)
-        tokens = float(self._context[: self._top].sum())
-        blocks = tokens / self._plant.window * self._plant.plateau_blocks
-        self._door.control(self.now, Reading(self.active, tokens, blocks))
+        blocks = self._resident / self._plant.window * self._plant.plateau_blocks
+        self._door.control(self.now, Reading(self.active, self._resident, blocks))
         self._at(self.now + self._door.interval_s, self._control)
 
     def _count_overdue(self) -> None:
@@ -240,18 +242,19 @@ class Simulation:
         new = int(unread.sum())
         if new > plant.prefill_budget:
             due, new = self._within_budget(due, unread)
-        held = self._context[due] + self._unread[due]
-        seconds = plant.step_s(due.size, new + due.size, float(held.sum()))
-        seconds *= self._slowness(started)
-        if self._context[: self._top].sum() > plant.pool_windows * plant.window:
+        read = float(self._context[due].sum()) + new
+        seconds = plant.step_s(due.size, new + due.size, read) * self._slowness(started)
+        if self._resident > plant.pool_windows * plant.window:
             seconds += plant.preempt_s
         seconds *= self._draw()
         seconds += self._stall(started)
         self._happen_until(started + seconds)
         due = due[self._ready[due] <= started]  # those that left meanwhile are gone
-        tokens = float(self._context[: self._top].sum())
-        self._door.step(due.size, seconds, self.active, tokens)
-        self._context[due] = np.minimum(plant.window, self._context[due] + self._unread[due] + 1)
+        self._door.step(due.size, seconds, self.active, self._resident)
+        before = self._context[due]
+        after = np.minimum(plant.window, before + self._unread[due] + 1)
+        self._resident += float((after - before).sum())
+        self._context[due] = after
         self._unread[due] = 0
         self._left[due] -= 1
         done = due[self._left[due] <= 0]

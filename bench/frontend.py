@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.loadgen import Result
@@ -32,6 +31,7 @@ from bench.server_process import (
 )
 from server.config import default_config_path
 
+OUT = Path("out/bench-frontend")  # configurations and logs of the servers
 KEY = "bench-frontend-key"
 CONNECTIONS = 64
 MAX_RATIO = 1.5  # of the echo's CPU
@@ -100,7 +100,8 @@ def as_toml(table: Mapping[str, Any], prefix: str = "") -> str:
 def _configuration(folder: Path, frame_ms: int) -> Path:
     """The shipped configuration with ticks of `frame_ms` and with a key at the door."""
     table = tomllib.loads(default_config_path("sim-duplex").read_text(encoding="utf-8"))
-    keys = folder / "keys"
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = folder.resolve() / "keys"
     keys.write_text(f"{KEY}\n", encoding="utf-8")
     table.setdefault("server", {})["api_keys_file"] = str(keys)
     table.setdefault("model", {})["tick_ms"] = frame_ms
@@ -196,13 +197,12 @@ def main(argv: Sequence[str]) -> int:
     report = Report("frontend", argv)
     problems: list[str] = []
     try:
-        with TemporaryDirectory(prefix="metronome-bench-") as folder:
-            for frame_ms in WANTED:
-                with _peers(Path(folder), frame_ms) as (server, echo):
-                    report.add(*_compare(server, echo, frame_ms, effort))
-                    for result in server.results + echo.results:
-                        problems += result.problems
-                    report.add(*_hold(server, frame_ms, effort))
+        for frame_ms in WANTED:
+            with _peers(OUT, frame_ms) as (server, echo):
+                report.add(*_compare(server, echo, frame_ms, effort))
+                for result in server.results + echo.results:
+                    problems += result.problems
+                report.add(*_hold(server, frame_ms, effort))
     except ServerFailed as error:
         print(f"bench frontend: {error}", file=sys.stderr)
         return 1

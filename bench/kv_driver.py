@@ -40,6 +40,7 @@ class _Call:
     """One session, and everything of it that outlives a tick."""
 
     name: str
+    header: tuple[int, ...]
     context: ResidentContext
     tokens: random.Random  # its own stream: no two calls say the same
     age: int = 0  # tokens ever appended and sampled
@@ -49,22 +50,16 @@ class GrowingCalls:
     """Sessions that say something new in every tick and never end."""
 
     def __init__(
-        self, backend: Backend, policy: KvPolicy, names: Sequence[str], header: Sequence[int]
+        self, backend: Backend, policy: KvPolicy, headers: Sequence[Sequence[int]]
     ) -> None:
-        """Nothing is sent yet. `header` is the sink of every session."""
+        """Nothing is sent yet. One session for each of `headers`, which are their sinks."""
         block_size = backend.snapshot().block_size
         limits = ContextLimits(policy, block_size, backend.max_context, backend.can_drop)
         self._backend, self._limits = backend, limits
-        self._header = tuple(header)
         self._calls = [
-            _Call(name, ResidentContext(limits), random.Random(seed))
-            for seed, name in enumerate(names)
+            _Call(f"call-{index}", tuple(header), ResidentContext(limits), random.Random(index))
+            for index, header in enumerate(headers)
         ]
-
-    @property
-    def resident_tokens(self) -> int:
-        """In the mirrors, all sessions together."""
-        return sum(len(call.context.tokens) for call in self._calls)
 
     def open(self, stagger: int = 0) -> None:
         """Send every header, one session after the other as calls come in.
@@ -74,7 +69,7 @@ class GrowingCalls:
         for index, call in enumerate(self._calls):
             spoken = _say(call, 1 + index * stagger)
             plan = call.context.reconcile(
-                [Segment(self._header, "header"), Segment(spoken, "message")], 1
+                [Segment(call.header, "header"), Segment(spoken, "message")], 1
             )
             call.age = len(plan.token_ids)
             self._run([self._append(call, plan.token_ids, 1, None)], [])
@@ -146,3 +141,9 @@ class GrowingCalls:
 def _say(call: _Call, count: int) -> tuple[int, ...]:
     call.age += count
     return tuple(call.tokens.randint(_FIRST, _LAST) for _ in range(count))
+
+
+def random_header(tokens: int, seed: int) -> tuple[int, ...]:
+    """Instructions of a call, as far as the engine can tell."""
+    drawn = random.Random(f"header {seed}")
+    return tuple(drawn.randint(_FIRST, _LAST) for _ in range(tokens))

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from bench.audio import Utterance
 from bench.conversation import call
@@ -44,6 +43,7 @@ QUESTIONS = (
     "Tell me a short joke.",
     "What do bees make?",
 )
+OUT = Path("out/bench-turn")  # the server's log
 CALLS = 4
 MAX_MEDIAN_S = 1.0
 MAX_STRETCH = 2.0  # of four calls over one
@@ -173,8 +173,7 @@ def main(argv: Sequence[str]) -> int:
     report = Report("turn", argv)
     config = options.config or default_config_path()
     try:
-        with TemporaryDirectory(prefix="metronome-bench-") as folder:
-            alone, together = _measure(config, Path(folder), quick=options.quick)
+        alone, together = _measure(config, OUT, quick=options.quick)
     except (ServerFailed, SpeechUnavailable, OSError) as error:
         print(f"bench turn: {error}", file=sys.stderr)
         return 1

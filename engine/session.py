@@ -5,6 +5,7 @@ serves frame-locked ones (every tick in, every tick out).
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -28,7 +29,7 @@ class EarPort(Protocol):
     def ready(self, session: "Session") -> None: ...
 
 
-class Session:
+class Session(ABC):
     """The ear's side of a call. `spawn` runs a job under the engine; a job that breaks fails this session only."""
 
     def __init__(
@@ -87,13 +88,13 @@ class Session:
         self._framer.flush()
         self._mark(ClearMark())
 
+    @abstractmethod
     def respond(self, request: ResponseRequest) -> None:
         """Answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cancel(self, response_id: str) -> None:
         """Stop an answer; nothing of it follows."""
-        raise NotImplementedError
 
     def _mark(self, mark: CommitMark | ClearMark) -> bool:
         taken = self._inbox.mark(mark)
@@ -147,13 +148,13 @@ class Session:
         self.setup = setup
         self._parts.model.configure(self.state, setup)
 
+    @abstractmethod
     def _met(self, mark: CommitMark | ClearMark) -> None:
         """A mark has come to the head of the inbox."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _act(self, heard: Heard) -> None:
         """Do what hearing led to."""
-        raise NotImplementedError
 
     # -- time ----------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class TurnSession(Session):
         # Known from now on, so that an answer asked for before the mark is met waits for its words.
         self._transcripts[item_id] = asyncio.get_running_loop().create_future()
         while len(self._transcripts) > KEPT_TRANSCRIPTS:
-            self._transcripts.popitem(last=False)[1].cancel()
+            _give_up(self._transcripts.popitem(last=False)[1])
         if self._turn_over:  # what the detector found, not what has arrived since
             self._turn_over = False
             self._cut(item_id)
@@ -178,7 +178,13 @@ class TurnSession(Session):
         for response_id in list(self._answers):
             self.cancel(response_id)
         for words in self._transcripts.values():
-            words.cancel()
+            _give_up(words)
         if self._guess is not None:
             self._guess[1].cancel()
         self._lane.close()
+
+
+def _give_up(words: "asyncio.Future[str]") -> None:
+    """Nobody will find out what was said: whoever waits goes on with nothing."""
+    if not words.done():
+        words.set_result("")

@@ -31,7 +31,7 @@ from protocol.errors import ProtocolError
 from protocol.ids import IdFactory
 from protocol.response import Ending
 from protocol.response_options import OptionsReader
-from protocol.session_config import SessionDefaults
+from protocol.session_config import SessionConfig, SessionDefaults
 from protocol.session_view import client_view, engine_view
 from protocol.turn_taking import TurnTaking
 
@@ -53,8 +53,11 @@ class RealtimeConnection(TurnTaking):
         defaults: SessionDefaults,
         ids: IdFactory,
         expires_at: int | None,
+        config: SessionConfig | None = None,
     ) -> None:
         super().__init__(defaults, ids)
+        if config is not None:  # what the session starts with, instead of the defaults
+            self._config = config
         self._session_id = session_id
         self._model = model
         # Unix seconds, shown to the client; None: the session has no end.

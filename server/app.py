@@ -4,6 +4,7 @@ Errors have the API's shape everywhere: `{"error": {"message", "type", "param", 
 """
 
 import mimetypes
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -17,8 +18,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from admission.port import AdmissionPort
+from engine.clock import Clock
 from engine.models.base import ModelSpec
-from server.auth import AuthDenied, KeyRing, authenticate, presented_key
+from protocol.errors import ProtocolError
+from server.auth import AuthDenied, AuthOk, KeyRing, authenticate, origin_allowed, presented_key
+from server.client_secrets import FULL, MAX_BODY_BYTES, PREFIX, SecretDesk
 from server.health import Health
 from server.metrics import Metrics
 from server.realtime import RealtimeDoor, Receive, Scope, Send
@@ -38,6 +42,10 @@ class Surface:
     admission: AdmissionPort
     metrics: Metrics
     created: int  # unix seconds: since when this server has been up
+    desk: SecretDesk
+    clock: Clock
+    unix_now: Callable[[], float]  # only for what clients are told
+    allowed_origins: tuple[str, ...] = ()
 
 
 class App:
@@ -63,8 +71,10 @@ def build_http(surface: Surface) -> FastAPI:
     for path, endpoint, methods in (
         ("/v1/models", routes.models, ["GET"]),
         ("/v1/models/{model_id:path}", routes.model, ["GET"]),
-        ("/v1/realtime/client_secrets", routes.not_served, ["POST"]),
+        ("/v1/realtime/client_secrets", routes.client_secrets, ["POST"]),
+        ("/realtime/client_secrets", routes.client_secrets, ["POST"]),
         ("/v1/realtime/calls", routes.not_served, ["POST"]),
+        ("/realtime/calls", routes.not_served, ["POST"]),
         ("/v1/realtime", routes.upgrade_required, ["GET"]),
         ("/realtime", routes.upgrade_required, ["GET"]),
         ("/v1/metronome/ticks", routes.ticks, ["GET"]),
@@ -95,6 +105,26 @@ class Routes:
         if model_id != self._surface.spec.id:
             raise HTTPException(404, f"The model '{model_id}' does not exist.")
         return JSONResponse(self._model())
+
+    async def client_secrets(self, request: Request) -> Response:
+        """Mint an ephemeral key."""
+        surface = self._surface
+        if not origin_allowed(request.headers, surface.allowed_origins, surface.ring):
+            surface.metrics.auth_failed("origin_not_allowed")
+            raise HTTPException(403, "Pages of this origin may not use this server.")
+        who = self._require_key(request)
+        body = await _body(request)
+        value = PREFIX + secrets.token_urlsafe(32)
+        answer = surface.desk.issue(body, value, who, surface.clock.now(), surface.unix_now())
+        if isinstance(answer, ProtocolError):
+            detail = {
+                "message": answer.message,
+                "type": answer.type,
+                "param": answer.param,
+                "code": answer.code,
+            }
+            raise HTTPException(503 if answer is FULL else 400, detail)  # type: ignore[arg-type]  # any JSON value
+        return JSONResponse(answer, headers={"cache-control": "no-store"})
 
     async def not_served(self, request: Request) -> Response:
         """Paths of the API that are known and not built."""
@@ -167,13 +197,24 @@ class Routes:
             },
         }
 
-    def _require_key(self, request: Request) -> None:
-        """Raises HTTPException 401."""
+    def _require_key(self, request: Request) -> AuthOk:
+        """Who asks. Raises HTTPException 401."""
         who = authenticate(self._surface.ring, presented_key(request.headers, ()))
         if isinstance(who, AuthDenied):
             self._surface.metrics.auth_failed(who.code)
             detail = {"message": who.message, "type": who.type, "code": who.code}
             raise HTTPException(who.status, detail, headers={"www-authenticate": "Bearer"})  # type: ignore[arg-type]  # any JSON value
+        return who
+
+
+async def _body(request: Request) -> bytes:
+    """The request's body. Raises HTTPException 413 as soon as it is longer than it may be."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"The body is larger than {MAX_BODY_BYTES} bytes.")
+    return bytes(body)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

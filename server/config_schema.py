@@ -120,7 +120,9 @@ ModelFamily = Literal["cascade", "sim", "sim-duplex", "moshi"]
 class ModelConfig(Section):
     """[model]: which model answers, and the parts it is built from."""
 
-    id: str = shaped("embedded", r"\S+", "'embedded', 'sim', 'sim-duplex', 'moshi:…', a folder or a hub id")
+    id: str = shaped(
+        "embedded", r"\S+", "'embedded', 'sim', 'sim-duplex', 'moshi:…', a folder or a hub id"
+    )
     name: str = ""  # what clients see; empty: the id
     llm: str = shaped("embedded:smollm2-135m", r"\S+", "'embedded:…', a folder or a hub id")
     vad: str = shaped("embedded:silero-vad", r"\S+", "'embedded:…' or a folder")
@@ -176,7 +178,7 @@ class VllmConfig(Section):
     max_model_len: int = between(2048, 64, 10_000_000)
     kv_cache_gib: float | None = between(1.0, 0.001, 10_000.0)
     gpu_memory_utilization: float | None = between(None, 0.05, 0.99)
-    max_num_batched_tokens: int = between(2048, 1, 1_000_000)
+    max_num_batched_tokens: int = between(256, 1, 1_000_000)
     enforce_eager: bool = True
     threads: int = between(1, 0, 1024)  # 0: leave OMP_NUM_THREADS alone
 

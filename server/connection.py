@@ -4,8 +4,8 @@
     engine Session --facts--> EngineSide --> RealtimeConnection --texts--> Outbox --> socket
 
 Three tasks of one TaskGroup: the reader (whose end is the end of the call), the writer and a watch of once a second.
-The path of a frame has no timeout, queue or per-frame log: one deque and one event on the way out, nothing on the
-way in.
+A frame rarely meets the first two (`DirectSocket`): texts are taken as they arrive and written as they are made, and
+the outbox holds only what the socket has no room for.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from server import logs
 from server.engine_side import EngineSide
 from server.metrics import EndedReason, Metrics
 from server.outbox import Outbox
+from server.websocket import DirectSocket
 from server.wire_types import APPEND, client_kind, error_code
 
 _log = logging.getLogger(__name__)
@@ -37,11 +38,11 @@ _PARSER_CODES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A WebSocket that has been accepted, as ASGI's two callables."""
+    """A WebSocket that has been accepted: ASGI's two callables, and our server's shorter way."""
 
     receive: Callable[[], Awaitable[Message]]
     send: Callable[[Message], Awaitable[None]]
-    abort: Callable[[int, str], None] | None = None  # ends it unread; None where the server cannot
+    direct: DirectSocket  # the short way beside them
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,9 @@ class Connection:
                 watch.cancel()
         except Exception:  # noqa: BLE001  # the connection boundary
             self.crashed()
-            await self._close_now()
+            self._channel.direct.abort(1011, "internal error")
         finally:
+            self._channel.direct.listen(None)
             self._machine.engine.close(self.id)
             metrics.outbox_dropped(len(self._outbox))
             duration_s = clock.now() - started_at
@@ -133,6 +135,10 @@ class Connection:
         texts = self._protocol.take_events()
         if not texts or self._goodbye is not None:
             return
+        if self._outbox.is_idle:
+            texts = self._write_now(texts)
+            if not texts:
+                return
         if self._outbox.push(texts, audio_s):
             self._wake.set()
         else:
@@ -159,23 +165,31 @@ class Connection:
     # -- tasks ------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        receive, engine_side = self._channel.receive, self._engine_side
-        traffic = self._machine.metrics.traffic
+        self._channel.direct.listen(self._take)
         while True:
-            message = await receive()
+            message = await self._channel.receive()
             text = message.get("text")
             if text is not None:
-                if self._goodbye is not None:
-                    continue  # what is still in the pipe of a call that is ending
-                commands = self._protocol.receive(text)
-                engine_side.act(commands)
-                is_audio = bool(commands) and type(commands[0]) is PushAudio
-                traffic.received(APPEND if is_audio else client_kind(text), text)
+                self._take(text)
             elif message["type"] == "websocket.disconnect":
                 self._left(message.get("code", 1005))
                 return
             else:
                 self._refuse_binary(message["bytes"])
+
+    def _take(self, text: str) -> None:
+        """One message of the client."""
+        if self._goodbye is not None:
+            return  # still in the pipe of a call that is ending
+        try:
+            commands = self._protocol.receive(text)
+            self._engine_side.act(commands)
+        except Exception:  # noqa: BLE001  # the connection boundary, as the socket meets it
+            self.crashed()
+            return
+        is_audio = len(commands) == 1 and type(commands[0]) is PushAudio
+        kind = APPEND if is_audio else client_kind(text)
+        self._machine.metrics.traffic.received(kind, text)
 
     def _refuse_binary(self, data: bytes) -> None:
         self._machine.metrics.traffic.received("other", data)
@@ -188,8 +202,6 @@ class Connection:
 
     async def _write(self) -> None:
         send, outbox, wake = self._channel.send, self._outbox, self._wake
-        metrics = self._machine.metrics
-        traffic = metrics.traffic
         try:
             while True:
                 await wake.wait()
@@ -197,14 +209,27 @@ class Connection:
                 while (texts := outbox.pop()) is not None:
                     for text in texts:
                         await send({"type": "websocket.send", "text": text})
-                        if traffic.sent(text) == "error":
-                            metrics.protocol_error(error_code(text))
+                        self._count(text)
                     outbox.sent()
                 if (bye := self._goodbye) is not None:
                     await send({"type": "websocket.close", "code": bye.code, "reason": bye.reason})
                     return
         except OSError:
             return  # the peer is gone (ASGI 2.4); the reader is told so as well
+
+    def _write_now(self, texts: list[str]) -> list[str]:
+        """Write what the socket has room for; the rest."""
+        direct = self._channel.direct
+        for place, text in enumerate(texts):
+            if not direct.write(text):
+                return texts[place:]
+            self._count(text)
+        return []
+
+    def _count(self, text: str) -> None:
+        metrics = self._machine.metrics
+        if metrics.traffic.sent(text) == "error":
+            metrics.protocol_error(error_code(text))
 
     async def _watch(self, started_at: float) -> None:
         clock, limits = self._machine.clock, self._machine.limits
@@ -232,24 +257,11 @@ class Connection:
         """The client does not read: nothing polite would ever reach it."""
         self._log.warning("too slow: %.1f s of audio unsent", self._outbox.audio_s)
         self.hang_up(1008, "slow_consumer", "slow_consumer")
-        if self._channel.abort is not None:
-            self._channel.abort(1008, "slow_consumer")
+        self._channel.direct.abort(1008, "slow_consumer")
 
     def _left(self, code: int) -> None:
         if self._goodbye is None and code in _PARSER_CODES:
             self._ended = "protocol"
-
-    async def _close_now(self) -> None:
-        """Close without the tasks, which are gone."""
-        if self._channel.abort is not None:
-            self._channel.abort(1011, "internal error")
-            return
-        try:
-            await self._channel.send(
-                {"type": "websocket.close", "code": 1011, "reason": "internal error"}
-            )
-        except OSError:
-            return
 
 
 def _fitting(reason: str) -> str:

@@ -11,18 +11,13 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 _log = logging.getLogger(__name__)
 
-ABORT_EXTENSION = "metronome.abort"
-
-# How long a peer that is cut off gets to read what lies in the buffers before its close frame.
-_ABORT_GRACE_S = 1.0
 
 # How long a call whose time is over has for its close handshake.
 _FAREWELL_S = 2.0
@@ -161,30 +156,3 @@ class HandshakeDeadline(HttpToolsProtocol):
 def handshake_protocol(timeout_s: float) -> type[HandshakeDeadline]:
     """The class with another deadline; uvicorn makes the instances itself."""
     return type("HandshakeDeadline", (HandshakeDeadline,), {"timeout_s": timeout_s})
-
-
-class AbortableWebSocket(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket protocol, offering the application a way to end a connection that takes no more bytes.
-
-    `scope["extensions"]["metronome.abort"]` is a function of (code, reason): the close frame goes behind what is
-    buffered, and a second later the socket is dropped, read or not.
-    """
-
-    def handle_connect(self, event: Any) -> None:
-        super().handle_connect(event)
-        if self.response.status_code == 101:
-            extensions: dict[str, Any] = self.scope["extensions"]
-            extensions[ABORT_EXTENSION] = self.abort
-
-    def abort(self, code: int, reason: str) -> None:
-        """End the connection without waiting for the peer."""
-        if self.disconnected:
-            return
-        if not self.close_sent:
-            self.stop_keepalive()
-            self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
-            self.conn.send_close(code, reason)
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.close_sent = True
-        self.loop.call_later(_ABORT_GRACE_S, self.transport.abort)
-        self.transport.close()

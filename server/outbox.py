@@ -63,12 +63,17 @@ class Outbox:
 
     def stalled_s(self, now: float) -> float:
         """Seconds for which something has been waiting and nothing was sent, as seen by calls of this method."""
-        if not self._batches and not self._in_hand:
+        if self.is_idle:
             self._mark = None
             return 0.0
         if self._mark is None or self._mark[0] != self._sent:
             self._mark = (self._sent, now)
         return now - self._mark[1]
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing waits and nothing is in the writer's hands: whoever sends now overtakes nobody."""
+        return not self._batches and not self._in_hand
 
     def __len__(self) -> int:
         """Texts waiting."""

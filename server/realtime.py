@@ -14,13 +14,15 @@ from urllib.parse import parse_qs
 import msgspec
 
 from admission.port import AdmissionPort, Lease, Rejection, Request
+from protocol import session_config
 from protocol.connection import RealtimeConnection
 from protocol.ids import IdFactory
-from protocol.session_config import SessionDefaults
+from protocol.session_config import SessionConfig, SessionDefaults
 from server import refusal as refusals
 from server.auth import (
     KEY_SUBPROTOCOL,
     AuthDenied,
+    AuthOk,
     KeyRing,
     answered_subprotocol,
     authenticate,
@@ -29,9 +31,11 @@ from server.auth import (
     presented_key,
     speaks_beta,
 )
+from server.client_secrets import ClientSecrets, Grant
 from server.connection import Channel, Connection, Machine
-from server.draining import ABORT_EXTENSION, Calls
+from server.draining import Calls
 from server.refusal import Refusal
+from server.websocket import EXTENSION
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +55,15 @@ class DoorPolicy:
     model: str  # the id that clients are shown
     tick_s: float
     defaults: SessionDefaults
+    secrets: ClientSecrets
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Let in: the place taken, and the settings the session starts with."""
+
+    lease: Lease
+    config: SessionConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +124,23 @@ class RealtimeDoor:
                 await _refuse(send, knock, outcome)
                 return
             try:
-                await self._call(knock, Channel(receive, send, _abort_of(scope)))
+                channel = Channel(receive, send, scope["extensions"][EXTENSION])
+                await self._call(knock, outcome.config, channel)
             finally:
-                self._admission.release(self._machine.clock.now(), outcome)
+                self._admission.release(self._machine.clock.now(), outcome.lease)
         except OSError:
             return  # the peer left during the handshake (ASGI 2.4)
 
-    def _ask(self, knock: Knock) -> Lease | Refusal:
+    def _ask(self, knock: Knock) -> Entry | Refusal:
         """A place taken, or why not."""
         policy, metrics = self._policy, self._machine.metrics
+        now = self._machine.clock.now()
         if knock.path not in policy.paths:
             return refusals.NOT_FOUND
         if not origin_allowed(knock.headers, policy.allowed_origins, policy.ring):
             metrics.auth_failed("origin_not_allowed")
             return refusals.FOREIGN_ORIGIN
-        who = authenticate(policy.ring, presented_key(knock.headers, knock.offered))
+        who, config = self._identify(knock, now)
         if isinstance(who, AuthDenied):
             metrics.auth_failed(who.code)
             return refusals.of_auth(who)
@@ -134,13 +149,28 @@ class RealtimeDoor:
         if "call_id" in knock.query:
             return refusals.SIDEBAND
         request = Request(who.tenant, policy.tick_s)
-        answer = self._admission.try_admit(self._machine.clock.now(), request)
+        answer = self._admission.try_admit(now, request)
         if isinstance(answer, Rejection):
             metrics.rejected(answer.reason)
             return refusals.of_admission(answer)
-        return answer
+        return Entry(answer, config)
 
-    async def _call(self, knock: Knock, channel: Channel) -> None:
+    def _identify(self, knock: Knock, now: float) -> tuple[AuthOk | AuthDenied, SessionConfig]:
+        """Who knocks, and the settings that their session starts with: the deployment's, or a client secret's."""
+        policy = self._policy
+        key = presented_key(knock.headers, knock.offered)
+        config = session_config.initial(policy.defaults)
+        who: AuthOk | AuthDenied
+        grant = None if key is None else policy.secrets.grant_of(key, now)
+        if isinstance(grant, Grant):
+            who, config = grant.who, grant.config
+        else:
+            who = grant or authenticate(policy.ring, key)
+        if knock.query.get("intent") == "transcription":
+            config = msgspec.structs.replace(config, type="transcription")
+        return who, config
+
+    async def _call(self, knock: Knock, config: SessionConfig, channel: Channel) -> None:
         await channel.send(
             {"type": "websocket.accept", "subprotocol": answered_subprotocol(knock.offered)}
         )
@@ -150,15 +180,13 @@ class RealtimeDoor:
         if asked != self._policy.model:
             # Clients hard-code names such as gpt-realtime; there is one model here, and the session names it.
             _log.info("%s asked for model %r and gets %r", session_id, asked, self._policy.model)
-        defaults = self._policy.defaults
-        if knock.query.get("intent") == "transcription":
-            defaults = msgspec.structs.replace(defaults, type="transcription")
         protocol = RealtimeConnection(
             session_id=session_id,
             model=self._policy.model,
-            defaults=defaults,
+            defaults=self._policy.defaults,
             ids=ids,
             expires_at=int(self._unix_now() + self._machine.limits.max_session_s),
+            config=config,
         )
         connection = Connection(session_id, protocol, self._machine, channel)
         self.calls.add(connection)
@@ -174,8 +202,3 @@ async def _refuse(send: Send, knock: Knock, refusal: Refusal) -> None:
         await refusals.show(send, refusal, answered_subprotocol(knock.offered))
     else:
         await refusals.deny(send, refusal)
-
-
-def _abort_of(scope: Scope) -> Callable[[int, str], None] | None:
-    abort: Callable[[int, str], None] | None = scope.get("extensions", {}).get(ABORT_EXTENSION)
-    return abort

@@ -13,6 +13,7 @@ import logging
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from secrets import token_bytes
 
 import uvicorn
 
@@ -21,18 +22,21 @@ from admission.static_cap import StaticCap
 from engine.backend import EngineDead
 from engine.clock import Clock, LoopClock
 from engine.engine import Engine
+from protocol.ids import IdFactory
 from server import logs
 from server.app import App, Surface
 from server.assembly import build_engine, places, session_defaults, turn_budget_s
 from server.auth import KeyRing
+from server.client_secrets import ClientSecrets, SecretDesk
 from server.config import Config, ConfigError, api_keys, environment, set_thread_environment
 from server.connection import Limits, Machine
-from server.draining import AbortableWebSocket, DrainingServer, handshake_protocol
+from server.draining import DrainingServer, handshake_protocol
 from server.health import Health, Phase
 from server.listening import CannotListen, addresses, bound_socket
 from server.metrics import Metrics, Readings
 from server.realtime import DoorPolicy, RealtimeDoor
 from server.warmup import Muted, WarmUpFailed, warm_up
+from server.websocket import CallSocket
 
 _log = logging.getLogger(__name__)
 # What a person who started the server must see at any log level.
@@ -80,16 +84,30 @@ async def build(config: Config) -> "Runtime":
         await engine.stop()
         raise
     limits = Limits(outbox_s=config.server.outbox_s, max_session_s=config.server.max_session_s)
+    secrets = ClientSecrets(token_bytes(32))
+    defaults = session_defaults(config, spec)
     policy = DoorPolicy(
         paths=config.server.paths,
         ring=ring,
         allowed_origins=config.server.allowed_origins,
         model=spec.id,
         tick_s=spec.tick_ms / 1000,
-        defaults=session_defaults(config, spec),
+        defaults=defaults,
+        secrets=secrets,
     )
     door = RealtimeDoor(policy, Machine(engine, clock, metrics, limits), admission, _unix_now)
-    surface = Surface(spec, ring, health, admission, metrics, int(_unix_now()))
+    surface = Surface(
+        spec=spec,
+        ring=ring,
+        health=health,
+        admission=admission,
+        metrics=metrics,
+        created=int(_unix_now()),
+        desk=SecretDesk(secrets, spec.id, defaults, IdFactory()),
+        clock=clock,
+        unix_now=_unix_now,
+        allowed_origins=config.server.allowed_origins,
+    )
     app = App(surface, door)
     return Runtime(Parts(config, clock, engine, observer, metrics, admission, door, app, health))
 
@@ -230,7 +248,7 @@ def uvicorn_config(config: Config, app: App) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=handshake_protocol(server.handshake_timeout_s),
-        ws=AbortableWebSocket,
+        ws=CallSocket,
         ws_max_size=server.ws_max_bytes,
         ws_ping_interval=server.ping_interval_s,
         ws_ping_timeout=server.ping_timeout_s,

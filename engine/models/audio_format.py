@@ -35,8 +35,14 @@ class AudioFormat:
         feature = Feature("audio", len(self.before), length, self.tensors(mel, silence))
         return AudioChunk(tokens, 1, features=(feature,))
 
+    def cost(self, frames: int) -> int:
+        """Context tokens that so much audio of one turn takes, the tokens around its items included."""
+        whole, rest = divmod(frames, self.chunk_frames)
+        around = len(self.before) + len(self.after)
+        cost = whole * (self.tokens(self.chunk_frames) + around)
+        return cost + (self.tokens(rest) + around if rest >= self.min_frames else 0)
+
     @property
     def tokens_per_s(self) -> float:
         """While the caller speaks, the tokens around the items included."""
-        around = len(self.before) + len(self.after)
-        return (self.tokens(self.chunk_frames) + around) * FRAMES_PER_S / self.chunk_frames
+        return self.cost(self.chunk_frames) * FRAMES_PER_S / self.chunk_frames

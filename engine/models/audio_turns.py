@@ -8,22 +8,25 @@ turn's message, so that when the turn is decided the model has heard nearly all 
 Every item is encoded by itself. A transcriber may still run beside it, for clients that want to read what was said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from engine.models.audio_caller import AudioCaller
+from engine.models.audio_chat import AudioChatMl
 from engine.models.audio_format import AudioFormat
 from engine.models.base import AudioChunk, Heard, ModelSpec, SessionSetup, SpeechStopped
 from engine.models.caller import Caller
 from engine.models.cascade import Cascade, CascadeParts
 from engine.models.chat import ChatFormat
+from engine.models.families import Family
 from engine.speech.mel import Features
 from engine.speech.ports import Samples
 from engine.work import Sampling
 
 
-class TurnTokens(ChatFormat):
+class TurnTokens(ChatFormat, Protocol):
     """A chat format that can open and close a turn of the caller's around something that is not text."""
 
     turn_opens: tuple[int, ...]
@@ -118,3 +121,21 @@ def _before(tokens: tuple[int, ...], chunk: AudioChunk) -> AudioChunk:
         for f in chunk.features
     )
     return AudioChunk((*tokens, *chunk.token_ids), chunk.decode, features=features)
+
+
+def hearing_model(
+    family: Family,
+    config: Mapping[str, Any],
+    spec: ModelSpec,
+    parts: CascadeParts,
+    chat: AudioChatMl,
+) -> AudioTurns:
+    """The model of a family that hears, from its config.json.
+
+    Raises:
+        ValueError: its tokenizer lacks what its audio is wrapped in, or the family is of another kind.
+    """
+    if family.format is None:
+        raise ValueError(f"{family.name} does not take turns")
+    audio = family.format(config, chat.control)
+    return AudioTurns(spec, parts, chat, audio, Sampling(temperature=0.7, top_p=0.9))

@@ -28,6 +28,7 @@ from engine.models.base import (
     TickOutput,
     Utterance,
 )
+from engine.models.tools import Tool, ToolChoice
 from engine.speech.loudness import to_pcm16
 from engine.speech.resample import Resampler
 from engine.work import Sampling
@@ -179,6 +180,12 @@ class MoshiModel:
     ) -> list[Segment]:
         """Nothing: sound is all that enters."""
         return []
+
+    def calls(
+        self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
+    ) -> Sequence[str]:
+        """It calls nothing."""
+        return ()
 
     def begin(self, state: MoshiCaller) -> None:
         """It begins by itself."""

@@ -1,19 +1,22 @@
 """Builds the model that a deployment names. The only place that knows every part by its id."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from engine.models.audio_chat import AudioChatMl
+from engine.models.audio_turns import NoTranscriber, hearing_model
 from engine.models.base import InteractionModel, ModelSpec
 from engine.models.cascade import Cascade, CascadeParts
 from engine.models.chat import ChatFormat
 from engine.models.chatml import PLAIN_PERSONA, SMOLLM2_PERSONA, ChatMl
+from engine.models.families import family_of, read_config, unsupported
 from engine.models.hub import fetch_text_files, is_hub_id
 from engine.models.moshi import MoshiModel, MoshiVoice, read_spelling, tiny_spelling
 from engine.models.moshi_names import TINY_RANDOM_ID, moshi_location
-from engine.moshi_adapter.checkpoint import Checkpoint
 from engine.models.sim import SimChat, SimDuplex, SimDuplexSettings
+from engine.moshi_adapter.checkpoint import Checkpoint
 from engine.speech.hibari import HibariVoice
 from engine.speech.moonshine import MoonshineTranscriber
 from engine.speech.ports import Transcriber, Voice, VoiceActivity
@@ -44,7 +47,7 @@ class ModelSettings:
     tick_ms: int = 160
     decode_per_tick: int = 4
     prefill_per_tick: int = 2  # sim-duplex only
-    moshi: MoshiVoice = MoshiVoice()  # Moshi only
+    moshi: MoshiVoice = field(default_factory=MoshiVoice)  # Moshi only
     embedded: Path | None = None  # folder of the embedded weights; None: the user's cache
 
 
@@ -70,6 +73,9 @@ def build_model(settings: ModelSettings) -> InteractionModel:
     if settings.id == "sim":
         parts = CascadeParts(EnergyVad(), DurationTranscriber(), SimChat(), ToneVoice())
         return Cascade(_spec(settings, parts, "simulated"), parts)
+    hearing = _hearing(settings)
+    if hearing is not None:
+        return hearing
     demo = _llm_id(settings) == EMBEDDED_LLM
     parts = CascadeParts(
         vad=_vad(settings), transcriber=_stt(settings), chat=_chat(settings), voice=_tts(settings)
@@ -86,6 +92,27 @@ def _moshi(settings: ModelSettings, location: str) -> MoshiModel:
             name, tiny_spelling(), settings.moshi, quality="random weights, for tests"
         )
     return MoshiModel(name, read_spelling(Checkpoint(location).file("tokenizer")), settings.moshi)
+
+
+def _hearing(settings: ModelSettings) -> InteractionModel | None:
+    """The model, if it hears for itself; None for text models.
+
+    Raises:
+        ValueError: it hears, but in a way that nothing here can feed.
+    """
+    if _llm_id(settings) in (EMBEDDED_LLM, "sim"):
+        return None
+    folder = _text_folder(settings)
+    config = read_config(folder)
+    if reason := unsupported(config, _llm_id(settings)):
+        raise ValueError(reason)
+    family = family_of(config)
+    if family is None:
+        return None
+    chat = AudioChatMl(folder)
+    parts = CascadeParts(_vad(settings), _stt(settings), chat, _tts(settings))
+    spec = replace(_spec(settings, parts, ""), hears_audio=True)
+    return hearing_model(family, config, spec, parts, chat)
 
 
 def llm_location(settings: ModelSettings) -> str | None:
@@ -134,12 +161,17 @@ def _chat(settings: ModelSettings) -> ChatFormat:
     name = _llm_id(settings)
     if name == "sim":
         return SimChat()
+    if name == EMBEDDED_LLM:
+        return ChatMl(_files(settings).llm, SMOLLM2_PERSONA)
+    return ChatMl(_text_folder(settings), PLAIN_PERSONA)
+
+
+def _text_folder(settings: ModelSettings) -> Path:
+    """Where the language model's tokenizer and configuration are."""
     location = llm_location(settings)
     assert location is not None, settings.id
-    if name == EMBEDDED_LLM:
-        return ChatMl(Path(location), SMOLLM2_PERSONA)
     folder = Path(location)
-    return ChatMl(folder if folder.is_dir() else fetch_text_files(location), PLAIN_PERSONA)
+    return folder if folder.is_dir() else fetch_text_files(location)
 
 
 def _vad(settings: ModelSettings) -> VoiceActivity:
@@ -154,6 +186,7 @@ def _stt(settings: ModelSettings) -> Transcriber:
     known: dict[str, Callable[[], Transcriber]] = {
         EMBEDDED_STT: lambda: MoonshineTranscriber(_files(settings).transcriber),
         "sim": DurationTranscriber,
+        "none": NoTranscriber,
     }
     return _choose("stt", settings.stt, known, MoonshineTranscriber)
 

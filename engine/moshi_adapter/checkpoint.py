@@ -99,7 +99,8 @@ class Checkpoint:
             ) from error
         try:
             return Path(hf_hub_download(self.location, name))
-        except (OSError, ValueError, RuntimeError) as error:  # the client's errors derive from these
+        # The client's errors derive from these.
+        except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise EngineUnavailable(
                 f"{self.location}: {name} cannot be fetched from the hub: {reason}"

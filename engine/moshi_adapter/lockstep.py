@@ -90,7 +90,7 @@ class Lockstep:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """No gradients; and on a CPU no torch.compile, which moshi uses for a few small functions: 8 s per batch size."""
+        """No gradients; and on a CPU no torch.compile: moshi's few compiled functions cost 8 s per batch size there."""
         eager = no_compile() if self._device.type == "cpu" else nullcontext()
         with torch.no_grad(), eager:
             yield

@@ -7,15 +7,18 @@ each batch size has states (and graphs) of its own, but their tensors are views 
     [------- views of batch size 2 -]                   a stream in row 0 goes on, whichever size steps next
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from moshi.modules.streaming import StreamingModule
+from moshi.modules.streaming import State, StreamingModule
+from moshi.modules.transformer import RingKVCache
+from moshi.utils.compile import CUDAGraphed
 from torch import Tensor
 
-_States = list[dict[str, Any]]  # per root module, by path
+_States = list[dict[str, State]]  # per root module, by the path of the module that holds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,29 @@ class SharedRows:
     """States of `roots`, whose first member starts and stops all of them."""
 
     def __init__(self, roots: Sequence[StreamingModule[Any]], batch_sizes: Sequence[int]) -> None:
-        """Take the memory: that of the largest size, and for a moment that of the second largest as well."""
+        """Take the memory of the largest size, and for a moment that of one row more."""
         self._roots = roots
-        sizes = sorted(batch_sizes, reverse=True)
-        self._states = {sizes[0]: self._make(sizes[0])}
-        self._held: dict[int, list[_Held]] = {sizes[0]: []}
-        for size in sizes[1:]:
-            self._states[size] = self._make(size)
-            self._overlay(sizes[0], size)
+        largest = max(batch_sizes)
+        whole = self._make(largest)
+        single = self._make(1) if largest > 1 else whole
+        pairs = [
+            (state, ones[path])
+            for states, ones in zip(whole, single, strict=True)
+            for path, state in states.items()
+        ]
+        self._owned = [held for state, one in pairs for held in _rows_of(state, one)]
+        self._states = {largest: whole}
+        self._held = {largest: self._owned}
+        for size in set(batch_sizes) - {largest}:
+            held_views: list[_Held] = []
+            self._states[size] = [
+                {
+                    path: _narrow(state, ones[path], size, held_views)
+                    for path, state in states.items()
+                }
+                for states, ones in zip(whole, single, strict=True)
+            ]
+            self._held[size] = held_views
         self._size = 0  # in use; 0: none yet
 
     def use(self, size: int) -> None:
@@ -59,7 +77,7 @@ class SharedRows:
 
     def move(self, source: int, target: int) -> None:
         """Copy the stream in row `source` over the one in row `target`."""
-        for held in self._held[max(self._held)]:
+        for held in self._owned:
             row = held.tensor.select(held.dim, source)
             held.tensor.select(held.dim, target).copy_(row)
 
@@ -67,33 +85,36 @@ class SharedRows:
         with self._roots[0].streaming(size):
             return [root.get_streaming_state() for root in self._roots]
 
-    def _overlay(self, largest: int, size: int) -> None:
-        """Replace the row tensors of the states for `size` by views."""
-        owned: list[_Held] = []
-        views: list[_Held] = []
-        for large, small in zip(self._states[largest], self._states[size], strict=True):
-            for path, state in small.items():
-                for whole, part in _pairs(large[path], state):
-                    owned.append(whole)
-                    view = whole.tensor.narrow(whole.dim, 0, size)
-                    setattr(part.owner, part.name, view)
-                    views.append(_Held(part.owner, part.name, part.dim, view))
-        self._held[largest], self._held[size] = owned, views
 
-
-def _pairs(large: Any, small: Any) -> list[tuple[_Held, _Held]]:
-    """The row tensors of two states of the same module: those whose shapes differ, in one dimension."""
-    found = []
-    for name, part in vars(small).items():
-        whole = getattr(large, name)
-        if isinstance(part, Tensor):
-            dims = [d for d in range(part.dim()) if part.shape[d] != whole.shape[d]]
+def _rows_of(owner: Any, single: Any) -> Iterator[_Held]:
+    """The row tensors of a state: those that differ in shape from the same of a state for a single row."""
+    for name, value in vars(owner).items():
+        one = getattr(single, name)
+        if isinstance(value, Tensor):
+            dims = [dim for dim in range(value.dim()) if value.shape[dim] != one.shape[dim]]
+            assert len(dims) <= 1, (name, value.shape, one.shape)
             if dims:
-                assert len(dims) == 1, (name, part.shape, whole.shape)
-                found.append((_Held(large, name, dims[0], whole), _Held(small, name, dims[0], part)))
-        elif type(part).__name__ == "RingKVCache":
-            found += _pairs(whole, part)
-    return found
+                yield _Held(owner, name, dims[0], value)
+        elif isinstance(value, RingKVCache):
+            yield from _rows_of(value, one)
+
+
+def _narrow(whole: Any, single: Any, size: int, held_views: list[_Held]) -> Any:
+    """A copy of a state for its first `size` rows, in the same memory and with graphs of its own."""
+    part = copy.copy(whole)
+    if isinstance(part, State):
+        part.batch_size = size
+    for held in _rows_of(whole, single):
+        if held.owner is whole:
+            view = held.tensor.narrow(held.dim, 0, size)
+            setattr(part, held.name, view)
+            held_views.append(_Held(part, held.name, held.dim, view))
+    for name, value in vars(whole).items():
+        if isinstance(value, RingKVCache):
+            setattr(part, name, _narrow(value, getattr(single, name), size, held_views))
+        elif isinstance(value, CUDAGraphed):
+            setattr(part, name, CUDAGraphed(value.func, disable=value.disable))
+    return part
 
 
 def row_mask(size: int, rows: Sequence[int], device: torch.device) -> Tensor:

@@ -90,7 +90,9 @@ class StreamingMel:
 @functools.cache
 def _hann() -> Samples:
     """Periodic, as for spectra."""
-    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / _WINDOW)).astype(np.float32)
+    window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / _WINDOW)
+    single: Samples = window.astype(np.float32)
+    return single
 
 
 @functools.lru_cache(maxsize=4)
@@ -101,7 +103,8 @@ def mel_filters(bins: int) -> Samples:
     rising = (hertz - edges[:-2]) / np.diff(edges)[:-1]
     falling = (edges[2:] - hertz) / np.diff(edges)[1:]
     triangles = np.maximum(0.0, np.minimum(rising, falling))
-    return (triangles * (2.0 / (edges[2:] - edges[:-2]))).astype(np.float32)
+    filters: Samples = (triangles * (2.0 / (edges[2:] - edges[:-2]))).astype(np.float32)
+    return filters
 
 
 _LINEAR_HZ = 200.0 / 3  # per mel, below 1 kHz

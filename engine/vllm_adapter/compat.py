@@ -24,6 +24,7 @@ _update_streaming_request, 0.32.0).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from engine.vllm_adapter.environment import EngineUnavailable, check_model, check_version
@@ -31,6 +32,7 @@ from engine.vllm_adapter.mrope import audio_positions
 from engine.vllm_adapter.multimodal import (
     FeatureTranslator,
     bypass_processors,
+    do_without_torchvision,
     encoder_of,
     engine_arguments,
 )
@@ -364,6 +366,8 @@ def _build(settings: VllmSettings) -> Any:
         **engine_arguments(),
     )
     bypass_processors()
+    if settings.is_local:
+        do_without_torchvision(Path(settings.model))
     try:
         config = arguments.create_engine_config()
         if encoder_of(config.model_config.architectures) is not None:

@@ -9,12 +9,18 @@ audio.)
 
 import importlib
 import itertools
+import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from engine.work import Feature
+
+FieldConfig = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _ids = itertools.count()  # makes encoder cache keys unique
 
@@ -24,23 +30,42 @@ class Encoder:
     """What vLLM must know of one architecture's features."""
 
     module: str  # under vllm.model_executor.models
-    fields: str  # function there: tensors by name -> how each is batched
+    fields: str  # function there, or method: tensors by name -> how each is batched
     max_tokens: Mapping[str, int]  # longest item of each modality
     merge_size: int | None = None  # argument of `fields`, where it is a factory
 
-    def field_config(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    def field_config(self) -> FieldConfig:
         """How tensors are batched across sessions."""
-        found = getattr(
-            importlib.import_module(f"vllm.model_executor.models.{self.module}"), self.fields
-        )
-        config: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-        config = found if self.merge_size is None else found(self.merge_size)
+        module = importlib.import_module(f"vllm.model_executor.models.{self.module}")
+        owner, _, method = self.fields.rpartition(".")
+        if owner:  # of a processor that is never made: the method does not look at it
+            unbound = getattr(getattr(module, owner), method)
+            return partial(_of_method, unbound)
+        found: Any = getattr(module, self.fields)
+        config: FieldConfig = found if self.merge_size is None else found(self.merge_size)
         return config
+
+
+def _of_method(method: Callable[..., Any], tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+    config: Mapping[str, Any] = method(None, tensors, {})
+    return config
 
 
 _OMNI_FIELDS = "create_qwen2_5_omni_thinker_field_factory"
 _QWEN2_5_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, {"audio": 750}, merge_size=2)
 _QWEN3_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, {"audio": 390}, merge_size=2)
+# Models whose code in transformers imports torchvision, just to scale images: module and class in vLLM.
+_IMPORT_TORCHVISION: Mapping[str, tuple[str, str]] = {
+    "Qwen2_5OmniModel": ("qwen2_5_omni_thinker", "Qwen2_5OmniThinkerForConditionalGeneration"),
+    "Qwen2_5OmniForConditionalGeneration": (
+        "qwen2_5_omni_thinker",
+        "Qwen2_5OmniThinkerForConditionalGeneration",
+    ),
+    "Qwen3OmniMoeForConditionalGeneration": (
+        "qwen3_omni_moe_thinker",
+        "Qwen3OmniMoeThinkerForConditionalGeneration",
+    ),
+}
 
 # Architectures by the name in config.json. 30 s is the longest item of each.
 ENCODERS: Mapping[str, Encoder] = {
@@ -51,7 +76,9 @@ ENCODERS: Mapping[str, Encoder] = {
     "Qwen2_5OmniForConditionalGeneration": _QWEN2_5_OMNI,
     "Qwen3OmniMoeForConditionalGeneration": _QWEN3_OMNI,
     "MiniCPMO": Encoder("minicpmo", "_minicpmo_field_config", {"audio": 300}),
-    "UltravoxModel": Encoder("ultravox", "_ultravox_field_config", {"audio": 188}),
+    "UltravoxModel": Encoder(
+        "ultravox", "UltravoxMultiModalProcessor._get_mm_fields_config", {"audio": 188}
+    ),
 }
 _OFF = {"image": 0, "video": 0}  # their encoders are not even loaded
 
@@ -73,6 +100,30 @@ def bypass_processors() -> None:
         return
     registry.create_processor = partial(_processor, registry.create_processor)
     registry.get_processing_info = partial(_info, registry.get_processing_info)
+
+
+def do_without_torchvision(folder: Path) -> None:
+    """Let vLLM load a Qwen-Omni model from `folder` without torchvision: PyPI's build breaks beside a CPU torch.
+
+    The one function of it that is needed to define the model (not to run it: images are off) exists a second time in
+    transformers, for Pillow. vLLM looks at an architecture's class in another process unless it is registered, hence
+    that. Does nothing for other models, or where torchvision is there.
+    """
+    if find_spec("torchvision") is not None:
+        return
+    config = folder / "config.json"
+    named = json.loads(config.read_text("utf-8")).get("architectures") if config.is_file() else []
+    for architecture in set(named or ()) & set(_IMPORT_TORCHVISION):
+        from vllm import ModelRegistry
+
+        module, name = _IMPORT_TORCHVISION[architecture]
+        pillow = importlib.import_module(f"{_QWEN_IMAGES}.image_processing_pil_qwen2_vl")
+        sys.modules.setdefault(f"{_QWEN_IMAGES}.image_processing_qwen2_vl", pillow)
+        models = importlib.import_module(f"vllm.model_executor.models.{module}")
+        ModelRegistry.register_model(architecture, getattr(models, name))
+
+
+_QWEN_IMAGES = "transformers.models.qwen2_vl"
 
 
 def encoder_of(architectures: Sequence[str]) -> Encoder | None:

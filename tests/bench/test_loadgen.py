@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bench.frontend import as_toml
 from bench.server_process import ServerProcess, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.socket]
@@ -58,11 +57,3 @@ def test_a_refused_caller_is_a_problem_not_a_crash(echo: ServerProcess, tmp_path
     nowhere = ServerProcess([], free_port(), tmp_path / "log")
     nowhere._child = echo._child
     assert "could not connect" in generate(nowhere, "--sessions", "1")["problems"][0]
-
-
-def test_a_configuration_survives_being_written(tmp_path: Path) -> None:
-    """TOML out of a table reads back as that table."""
-    import tomllib
-
-    table = {"a": 1, "s": {"t": True, "x": ["u", "v"], "deep": {"f": 0.5}}, "z": {"n": "é\n"}}
-    assert tomllib.loads(as_toml(table)) == table

@@ -76,6 +76,12 @@ def test_a_pause_in_mid_sentence_makes_one_turn_of_two() -> None:
     assert faults(turn, "done") == []
 
 
+def test_an_interrupted_answer_does_not_end_the_turn() -> None:
+    """The caller who interrupted is owed another answer."""
+    turn = turn_of(*heard("i1", "Go forward"), *answered("r1", "Where", "cancelled"))
+    assert not turn.is_complete
+
+
 @pytest.mark.parametrize("cut", [1, 2, 3, 4, 7])
 def test_a_turn_is_not_complete_before_the_last_event(cut: int) -> None:
     """Neither a missing transcript nor an unfinished answer passes for a complete turn."""

@@ -12,14 +12,14 @@ from engine.work import Append, TickBatch, TokenChunk
 FRAME = 1920  # samples in 80 ms at 24 kHz
 
 
-def tiny(slots: int, buckets: tuple[int, ...] = (1, 2, 4, 8)) -> MoshiBackend:
+def tiny(slots: int, buckets: tuple[int, ...] = (1, 2, 4, 8), device: str = "cpu") -> MoshiBackend:
     """A backend over the tiny random model, greedy."""
     return MoshiBackend(
         MoshiSettings(
             TINY_RANDOM,
             slots=slots,
             buckets=buckets,
-            device="cpu",
+            device=device,
             temperature=0.0,
             text_temperature=0.0,
         )

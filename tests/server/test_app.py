@@ -9,10 +9,14 @@ import pytest
 
 from admission.port import Request
 from admission.static_cap import StaticCap
+from engine.clock import LoopClock
 from engine.models.base import ModelSpec
 from engine.observer import TickStats
+from protocol.ids import IdFactory
+from protocol.session_config import SessionDefaults
 from server.app import Surface, build_http
 from server.auth import KeyRing
+from server.client_secrets import ClientSecrets, SecretDesk
 from server.health import Health, Phase
 from server.metrics import TICKS_KEPT, Metrics
 
@@ -22,11 +26,18 @@ Check = Callable[[httpx.AsyncClient, Surface], Awaitable[None]]
 
 
 def _browse(check: Check, *keys: str) -> None:
-    surface = Surface(
-        SPEC, KeyRing(keys), Health(), StaticCap(1), Metrics("tiny", 0.16), created=1_800_000_000
-    )
-
     async def main() -> None:
+        surface = Surface(
+            spec=SPEC,
+            ring=KeyRing(keys),
+            health=Health(),
+            admission=StaticCap(1),
+            metrics=Metrics("tiny", 0.16),
+            created=1_800_000_000,
+            desk=SecretDesk(ClientSecrets(b"k"), "tiny", SessionDefaults(), IdFactory()),
+            clock=LoopClock(),
+            unix_now=lambda: 1_800_000_000.0,
+        )
         transport = httpx.ASGITransport(build_http(surface))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             await check(client, surface)
@@ -79,7 +90,6 @@ def test_with_keys_the_api_asks_for_one(path: str) -> None:
     [
         ("GET", "/nothing/here", 404, "not_found"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
-        ("POST", "/v1/realtime/client_secrets", 501, "not_implemented"),
         ("POST", "/v1/realtime/calls", 501, "not_implemented"),
         ("GET", "/v1/realtime", 426, "upgrade_required"),
         ("GET", "/v1/metronome/ticks?since=x", 400, "bad_request"),

@@ -57,7 +57,6 @@ async def calling(
     model: InteractionModel | None = None,
     limits: Limits | None = None,
     *,
-    can_abort: bool = True,
     cost: SimCost | None = None,
     settings: EngineSettings | None = None,
 ) -> AsyncIterator[Call]:
@@ -68,7 +67,7 @@ async def calling(
         socket = FakeSocket()
         machine = Machine(engine, LoopClock(), metrics, limits or Limits())
         protocol = _protocol(decides_turns=model.spec.decides_turns)
-        channel = Channel(socket.receive, socket.send, socket.abort if can_abort else None)
+        channel = Channel(socket.receive, socket.send, socket)
         connection = Connection("sess_1", protocol, machine, channel)
         task = asyncio.create_task(connection.run())
         await socket.until("session.created")
@@ -334,21 +333,6 @@ def test_a_bug_of_ours_ends_this_call_with_1011(
     assert vars(record)["session"] == "sess_1"
 
 
-def test_a_bug_is_answered_even_where_the_server_cannot_abort(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another ASGI server gets a plain close."""
-    monkeypatch.setattr(RealtimeConnection, "receive", _broken)
-
-    async def main() -> None:
-        async with calling(can_abort=False) as call:
-            call.socket.say("input_audio_buffer.clear")
-            assert await call.ended() == "internal"
-            assert call.socket.closed == (1011, "internal error")
-
-    run_virtual(main())
-
-
 @pytest.mark.parametrize(
     ("code", "ended"), [(1000, "client"), (1005, "client"), (1002, "protocol"), (1009, "protocol")]
 )
@@ -412,7 +396,7 @@ def test_an_engine_that_is_not_running_ends_the_call() -> None:
             engine.alive = False
             socket = FakeSocket()
             machine = Machine(engine, LoopClock(), Metrics("sim", 0.08), Limits())
-            channel = Channel(socket.receive, socket.send, socket.abort)
+            channel = Channel(socket.receive, socket.send, socket)
             connection = Connection("sess_1", _protocol(decides_turns=False), machine, channel)
             assert await connection.run() == "internal"
             assert socket.closed == (1011, "internal error")

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from support.fake_asgi import FakeSocket
 from support.sim_engine import cascade, running
@@ -12,11 +13,14 @@ from admission.port import Lease, Reason, Rejection, Request
 from admission.static_cap import StaticCap
 from engine.clock import LoopClock
 from engine.virtual_time import run_virtual
+from protocol import session_config
 from protocol.session_config import SessionDefaults
-from server.auth import KeyRing
+from server.auth import AuthOk, KeyRing
+from server.client_secrets import ClientSecrets, Grant
 from server.connection import Limits, Machine
 from server.metrics import Metrics
 from server.realtime import DoorPolicy, RealtimeDoor
+from server.websocket import EXTENSION
 
 BROWSER_KEY = "realtime, openai-insecure-api-key.sk-1"
 
@@ -32,6 +36,12 @@ def _scope(path: str = "/v1/realtime", query: str = "model=sim", **headers: str)
     }
 
 
+def _knock_of(socket: FakeSocket, **request: str) -> dict[str, Any]:
+    scope = _scope(**request)
+    scope["extensions"][EXTENSION] = socket
+    return scope
+
+
 class _Door:
     """A door with its machine, and the sockets that knocked."""
 
@@ -45,17 +55,29 @@ class _Door:
         socket = FakeSocket()
         socket.knock()
         inside = self.admission.active
-        await self.door(_scope(**request), socket.receive, socket.send)
+        await self.door(_knock_of(socket, **request), socket.receive, socket.send)
         assert self.admission.active == inside
         return socket
 
 
-def _with_door(check: Any, keys: tuple[str, ...] = ("sk-1",), places: int = 1, **more: Any) -> None:
+def _with_door(
+    check: Any,
+    keys: tuple[str, ...] = ("sk-1",),
+    places: int = 1,
+    secrets: ClientSecrets | None = None,
+    **more: Any,
+) -> None:
     async def main() -> None:
         async with running(cascade()) as (engine, _, _backend):
             admission, metrics = StaticCap(places), Metrics("sim", 0.16)
             policy = DoorPolicy(
-                ("/v1/realtime", "/realtime"), KeyRing(keys), (), "sim", 0.16, SessionDefaults()
+                ("/v1/realtime", "/realtime"),
+                KeyRing(keys),
+                (),
+                "sim",
+                0.16,
+                SessionDefaults(),
+                secrets or ClientSecrets(b"k"),
             )
             machine = Machine(engine, LoopClock(), metrics, Limits())
             door = RealtimeDoor(policy, machine, admission, lambda: 1000.0)
@@ -155,7 +177,7 @@ def test_a_sideband_to_a_call_is_404() -> None:
 async def _enter(door: _Door, **headers: str) -> tuple[FakeSocket, "asyncio.Task[None]"]:
     socket = FakeSocket()
     socket.knock()
-    scope = _scope(**headers)
+    scope = _knock_of(socket, **headers)
     task = asyncio.create_task(door.door(scope, socket.receive, socket.send))
     await socket.until("session.created")
     return socket, task
@@ -246,7 +268,7 @@ def test_a_peer_that_leaves_during_the_handshake_holds_nothing() -> None:
         socket = FakeSocket()
         socket.knock()
         socket.leave()
-        await door.door(_scope(authorization="Bearer sk-1"), socket.receive, socket.send)
+        await door.door(_knock_of(socket, authorization="Bearer sk-1"), socket.receive, socket.send)
         assert socket.accepted is None
 
     _with_door(check)
@@ -278,7 +300,13 @@ def test_admission_is_asked_last_and_its_lease_is_released_once() -> None:
         async with running(cascade()) as (engine, _, _backend):
             ledger = _Ledger()
             policy = DoorPolicy(
-                ("/v1/realtime",), KeyRing(["sk-1"]), (), "sim", 0.16, SessionDefaults()
+                ("/v1/realtime",),
+                KeyRing(["sk-1"]),
+                (),
+                "sim",
+                0.16,
+                SessionDefaults(),
+                ClientSecrets(b"k"),
             )
             machine = Machine(engine, LoopClock(), Metrics("sim", 0.16), Limits())
             door = RealtimeDoor(policy, machine, ledger, lambda: 0.0)
@@ -286,7 +314,11 @@ def test_admission_is_asked_last_and_its_lease_is_released_once() -> None:
                 socket = FakeSocket()
                 socket.knock()
                 task = asyncio.create_task(
-                    door(_scope(authorization=f"Bearer {key}"), socket.receive, socket.send)
+                    door(
+                        _knock_of(socket, authorization=f"Bearer {key}"),
+                        socket.receive,
+                        socket.send,
+                    )
                 )
                 if key == "sk-1":
                     await socket.until("session.created")
@@ -297,3 +329,27 @@ def test_admission_is_asked_last_and_its_lease_is_released_once() -> None:
             assert len(ledger.released) == 1
 
     run_virtual(main())
+
+
+def test_a_client_secret_opens_the_door_until_it_expires() -> None:
+    """In the session it was bound to; afterwards it is refused by name, with keys configured and without."""
+    config = msgspec.structs.replace(session_config.initial(SessionDefaults()), instructions="Hum.")
+    secrets = ClientSecrets(b"k")
+    secrets.add("ek_1", Grant(AuthOk("t_minter"), config, 10.0, 2), 0.0)
+
+    async def check(door: _Door) -> None:
+        socket = FakeSocket()
+        socket.knock()
+        scope = _knock_of(socket, authorization="Bearer ek_1")
+        call = asyncio.create_task(door.door(scope, socket.receive, socket.send))
+        session = (await socket.until("session.created"))["session"]
+        assert session["instructions"] == "Hum."
+        socket.leave()
+        await call
+        await asyncio.sleep(10.0)
+        refused = await door.refuses(authorization="Bearer ek_1")
+        assert refused.response is not None
+        assert (refused.response["status"], _error(refused)["code"]) == (401, "token_expired")
+
+    _with_door(check, secrets=secrets)
+    _with_door(check, keys=(), secrets=secrets)

@@ -6,14 +6,14 @@ that does not read makes `send` wait.
 
 import asyncio
 import json
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 Message = MutableMapping[str, Any]
 
 
 class FakeSocket:
-    """Both sides: `receive`, `send` and `abort` for the application, the rest for the test."""
+    """Both sides: `receive`, `send` and a `server.websocket.DirectSocket` for the application, the rest for the test."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []  # sent by the application, decoded
@@ -26,6 +26,7 @@ class FakeSocket:
         self._room.set()
         self._gone = False
         self._changed = asyncio.Event()
+        self._on_text: Callable[[str], None] | None = None
 
     # -- the application's view ------------------------------------------------
 
@@ -51,6 +52,16 @@ class FakeSocket:
                 raise AssertionError(other)
         self._changed.set()
 
+    def listen(self, on_text: Callable[[str], None] | None) -> None:
+        self._on_text = on_text
+
+    def write(self, text: str) -> bool:
+        if self._gone or self.closed or not self._room.is_set():
+            return False
+        self.events.append(json.loads(text))
+        self._changed.set()
+        return True
+
     def abort(self, code: int, reason: str) -> None:
         self._gone = True
         self._close(code, reason)
@@ -70,7 +81,10 @@ class FakeSocket:
         self.say_text(json.dumps({"type": event_type, **fields}))
 
     def say_text(self, text: str) -> None:
-        self._inbox.put_nowait({"type": "websocket.receive", "text": text})
+        if self._on_text is not None and self._inbox.empty():
+            self._on_text(text)
+        else:
+            self._inbox.put_nowait({"type": "websocket.receive", "text": text})
 
     def say_bytes(self, data: bytes) -> None:
         self._inbox.put_nowait({"type": "websocket.receive", "bytes": data})

@@ -79,7 +79,78 @@ def write_qwen2_audio(folder: Path) -> Path:
     )
 
 
-WRITERS: dict[str, Callable[[Path], Path]] = {"qwen2-audio": write_qwen2_audio}
+_OMNI_TOKENS = ("<|vision_bos|>", "<|vision_eos|>", "<|IMAGE|>", "<|VIDEO|>")
+
+
+def write_qwen2_5_omni(folder: Path) -> Path:
+    """Qwen2.5-Omni's thinker."""
+    audio = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
+    ids = write_tokenizer(folder, (*CONTROL, *audio, *_OMNI_TOKENS))
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [4, 6, 6]}
+    thinker = {
+        "text_config": _text(model_type="qwen2_5_omni_text", rope_parameters=rope),
+        "audio_config": _audio(output_dim=128, n_window=100),
+        "vision_config": {"depth": 2, "hidden_size": 64, "num_heads": 2, "out_hidden_size": 128},
+        "audio_token_index": ids["<|AUDIO|>"],
+        "image_token_index": ids["<|IMAGE|>"],
+        "video_token_index": ids["<|VIDEO|>"],
+        "audio_start_token_id": ids["<|audio_bos|>"],
+        "audio_end_token_id": ids["<|audio_eos|>"],
+    }
+    return _write(
+        folder,
+        {
+            "architectures": ["Qwen2_5OmniForConditionalGeneration"],
+            "model_type": "qwen2_5_omni",
+            "thinker_config": thinker,
+            "enable_audio_output": False,
+        },
+    )
+
+
+def write_qwen3_omni(folder: Path) -> Path:
+    """Qwen3-Omni's thinker: four experts."""
+    audio = ("<|audio_start|>", "<|audio_pad|>", "<|audio_end|>")
+    vision = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+    ids = write_tokenizer(folder, (*CONTROL, *audio, *vision))
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 10_000.0,
+        "mrope_section": [4, 6, 6],
+        "mrope_interleaved": True,
+    }
+    experts = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
+    thinker = {
+        "text_config": _text(rope_parameters=rope, **experts),
+        "audio_config": _audio(output_dim=128, downsample_hidden_size=16),
+        "vision_config": {
+            "depth": 2,
+            "hidden_size": 64,
+            "num_heads": 2,
+            "out_hidden_size": 128,
+            "deepstack_visual_indexes": [0],
+            "image_size": 64,  # vLLM reads these two, transformers gives them no default
+            "apply_vit_abs_pos_embed": True,
+        },
+        "audio_token_id": ids["<|audio_pad|>"],
+        "image_token_id": ids["<|image_pad|>"],
+        "video_token_id": ids["<|video_pad|>"],
+        "audio_start_token_id": ids["<|audio_start|>"],
+        "audio_end_token_id": ids["<|audio_end|>"],
+        "vision_start_token_id": ids["<|vision_start|>"],
+        "vision_end_token_id": ids["<|vision_end|>"],
+    }
+    return _write(
+        folder,
+        {
+            "architectures": ["Qwen3OmniMoeForConditionalGeneration"],
+            "model_type": "qwen3_omni_moe",
+            "thinker_config": thinker,
+            "enable_audio_output": False,
+            "im_start_token_id": ids["<|im_start|>"],
+            "im_end_token_id": ids["<|im_end|>"],
+        },
+    )
 
 
 @contextmanager
@@ -106,3 +177,10 @@ def spread_weights(seed: int = 0) -> Iterator[None]:
         yield
     finally:
         DummyModelLoader.load_weights = stock
+
+
+HEARING: dict[str, Callable[[Path], Path]] = {
+    "qwen2-audio": write_qwen2_audio,
+    "qwen2.5-omni": write_qwen2_5_omni,
+    "qwen3-omni": write_qwen3_omni,
+}

@@ -1,0 +1,134 @@
+"""Measuring the engine at full window before the first call: what to try next, and what came of it. Pure.
+
+Two kinds of probes. `StepProbe`: so many sessions that hold so many tokens each take steps together; their times are
+the cost model's prior, up to the step that no tick could stand. `SoakProbe`: so many sessions at full window, each with
+its own phase, ticking for a while as calls do; that shows how far the slowest tick lies above the mean, and is evidence
+for that load. Whoever has an engine carries the probes out: the server on the real one, the simulator on its plant.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from admission.controller import Controller
+from admission.cost_model import StepSample
+from admission.latency_window import Histogram
+from admission.learned import Learned
+from admission.settings import AdmissionSettings
+
+TICKS_EACH = 4
+_MAX_SOAKS = 10
+_SOAK_S = 12.0
+_CONFIRM_S = 40.0  # rare hiccups of the engine are seen in nothing shorter
+_HOPELESS = 0.2  # of the ticks missed: far beyond what can be served
+
+
+@dataclass(frozen=True, slots=True)
+class StepProbe:
+    """Serve `TICKS_EACH` whole ticks of `sessions` sessions in step that hold `tokens` tokens each; time the steps."""
+
+    sessions: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SoakProbe:
+    """Serve `sessions` sessions at full window for `seconds`, phases spread, and keep every tick's latency."""
+
+    sessions: int
+    seconds: float
+
+
+class Calibration:
+    """Asks for probes until it knows enough. `most` sessions can be built at all (memory, configuration)."""
+
+    def __init__(self, settings: AdmissionSettings, most: int, header_tokens: int) -> None:
+        self._controller = Controller(settings)
+        self._settings = settings
+        self._most = most
+        plateau = settings.shape.plateau_tokens
+        sizes = [1]
+        while sizes[-1] < most:
+            sizes.append(min(most, sizes[-1] * 2))
+        self._steps = [
+            StepProbe(n, tokens)
+            for n in sizes
+            for tokens in sorted({min(header_tokens, plateau), plateau})
+        ]
+        self._too_long: dict[int, int] = {}  # tokens → sessions whose step no tick could stand
+        self._soaks = 0
+        self._failed = inf  # what is left to try after soaks that were not in time
+        self.served = 0  # sessions of the largest soak in time
+        self._confirmed = 0  # … and of the largest long one
+
+    def next(self) -> StepProbe | SoakProbe | None:
+        """What to try now; None: enough is known."""
+        while self._steps:
+            probe = self._steps[0]
+            if probe.sessions <= self._too_long.get(probe.tokens, self._most):
+                return probe
+            self._steps.pop(0)
+        if not self._controller.cost.calibrated:
+            self._controller.cost.calibrated = True
+            self._controller.plan()
+        return self._next_soak()
+
+    def _next_soak(self) -> SoakProbe | None:
+        """Short soaks while they still move the estimate, then a long one that must hold."""
+        target = int(min(self._most, self._controller.capacity, self._failed))
+        if self._soaks >= _MAX_SOAKS or target < 1 or self._confirmed >= target:
+            return None
+        if self.served and target <= 1.02 * self.served:
+            return SoakProbe(target, _CONFIRM_S)
+        return SoakProbe(target, _SOAK_S)
+
+    def stepped(self, probe: StepProbe, tick_s: Sequence[float]) -> None:
+        """How long each of the probe's ticks took, from its first step to its last."""
+        self._steps.pop(0)
+        controller, steps = self._controller, self._settings.shape.steps_per_tick
+        tokens = probe.sessions * probe.tokens
+        for seconds in tick_s:
+            controller.observe_step(probe.sessions, seconds / steps, probe.sessions, tokens)
+        controller.cost.fit((probe.sessions, tokens), 0.0)
+        middle = sorted(tick_s)[len(tick_s) // 2]
+        if middle > self._settings.shape.budget_s:
+            self._too_long[probe.tokens] = probe.sessions
+
+    def soaked(self, probe: SoakProbe, ticks: Histogram, steps: Sequence[StepSample]) -> None:
+        """The ticks of a soak and its steps."""
+        self._soaks += 1
+        controller = self._controller
+        slowest = ticks.quantile(1 - max(0.001, 5 / max(1, ticks.total)))
+        if not ticks.total or slowest > 1 or ticks.miss_ratio > 0.001:
+            factor = 0.93 if ticks.miss_ratio > _HOPELESS else 0.97
+            self._failed = min(self._failed, factor * probe.sessions)
+            self.served = min(self.served, int(self._failed))
+        else:
+            self.served = max(self.served, probe.sessions)
+            if probe.seconds >= _CONFIRM_S:
+                self._confirmed = probe.sessions
+        for sample in steps:
+            controller.cost.add(sample)
+        tokens = probe.sessions * self._settings.shape.plateau_tokens
+        controller.cost.fit((probe.sessions, tokens), 0.0)
+        if steps:
+            step_s = sum(sample.seconds for sample in steps) / len(steps)
+            even_share = controller.fleet.ordinary.urgency * step_s
+            fixed_s = controller.cost.coefficients()[0]
+            controller.tail.settle(min(slowest, 1.2), even_share, step_s / fixed_s)
+        controller.plan()
+
+    def result(self, key: str, join_s: float) -> Learned:
+        """What the controller may start from."""
+        controller = self._controller
+        most = self._confirmed or 0.9 * self.served
+        limit = min(controller.capacity, most, self._settings.max_sessions)
+        return Learned(
+            key,
+            controller.cost.export(),
+            controller.tail.value,
+            float(self.served),
+            max(self._settings.temper.min_limit, limit),
+            join_s,
+            calibrated=True,
+        )

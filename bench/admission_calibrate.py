@@ -1,0 +1,80 @@
+"""Calibration of the controller on a simulated machine: the production procedure, with the plant for an engine."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from admission.calibration import TICKS_EACH, Calibration, SoakProbe, StepProbe
+from admission.cost_model import StepSample
+from admission.latency_window import Histogram
+from admission.learned import Learned
+from admission.port import Lease, Request
+from admission.settings import AdmissionSettings
+from bench.admission_plant import Plant
+from bench.admission_sim import Caller, Floats, Simulation
+
+_SETTLE_S = 2.0
+
+
+class Soak:
+    """A door that lets everybody in and keeps what it is told."""
+
+    interval_s = 0.5
+    limit = 0.0
+
+    def __init__(self) -> None:
+        self.histogram = Histogram()
+        self.steps: list[StepSample] = []
+        self.settled = False
+
+    def try_admit(self, now: float, request: Request) -> Lease:
+        return Lease(request.tenant, now)
+
+    def release(self, now: float, lease: Lease) -> None: ...
+
+    def ticks(self, shares: Floats, missed: int) -> None:
+        if self.settled:
+            for share in shares.tolist():
+                self.histogram.add(share, missed=share > 1)
+
+    def step(self, sessions: int, seconds: float, residents: int, tokens: float) -> None:
+        if self.settled:
+            self.steps.append(StepSample(sessions, seconds, tokens * sessions / residents))
+
+    def control(self, now: float, reading: object) -> None:
+        self.settled = now >= _SETTLE_S
+
+
+def calibrate(plant: Plant, settings: AdmissionSettings, seed: int) -> Learned:
+    """What a calibration on this plant, noise included, learns."""
+    rng = np.random.default_rng(seed)
+    plant = replace(plant, calls=plant.calls[:1])  # ordinary sessions only
+    calibration = Calibration(settings, plant.pool_windows, plant.header)
+    while (probe := calibration.next()) is not None:
+        if isinstance(probe, StepProbe):
+            calibration.stepped(probe, [_tick_s(plant, probe, rng) for _ in range(TICKS_EACH)])
+        else:
+            soak = run_soak(plant, probe, int(rng.integers(2**31)))
+            calibration.soaked(probe, soak.histogram, soak.steps)
+    return calibration.result(plant.name, plant.cost.token_s * plant.header)
+
+
+def _tick_s(plant: Plant, probe: StepProbe, rng: np.random.Generator) -> float:
+    """A tick that all sessions begin together: the first step reads their audio."""
+    call, n = plant.calls[0], probe.sessions
+    mean_s = [
+        plant.step_s(n, n + n * call.prefill * (step == 0), n * probe.tokens)
+        for step in range(call.steps)
+    ]
+    noise = np.exp(rng.normal(0, plant.noise, call.steps))
+    spikes = np.where(rng.random(call.steps) < plant.spike, rng.uniform(2, 5), 1.0)
+    return float((np.array(mean_s) * noise * spikes).sum())
+
+
+def run_soak(plant: Plant, probe: SoakProbe, seed: int) -> Soak:
+    soak = Soak()
+    callers = [Caller(0.0, np.inf)] * probe.sessions
+    simulation = Simulation(plant, soak, callers, _SETTLE_S + probe.seconds, seed)
+    simulation.full_age = True
+    simulation.run()
+    return soak

@@ -1,0 +1,122 @@
+"""The interaction models that are supported, by the architecture name in their config.json, and how far each was tried.
+
+`metronome models list` prints this table, and `docs/models.md` is written from it. Nothing here was run with real
+weights: no checkpoint was within reach. "random weights" means the real engine, the real layout, meaningless answers.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.models.audio_format import AudioFormat
+from engine.models.qwen2_audio import audio_format as qwen2_audio_format
+from engine.models.qwen_omni import audio_format_2_5, audio_format_3
+from engine.models.ultravox import audio_format as ultravox_format
+
+BuildFormat = Callable[[Mapping[str, Any], Callable[[str], int]], AudioFormat]
+Kind = Literal["text", "hears", "duplex"]
+Trust = Literal["random weights", "layout only", "simulated", "not supported"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture."""
+
+    architecture: str
+    name: str
+    hub_id: str
+    kind: Kind  # reads transcripts; hears, turn by turn; decides every tick by itself
+    tick_ms: int
+    verified: Trust
+    note: str = ""
+    format: BuildFormat | None = None  # of the turn-based ones that hear
+
+
+_OMNI_NOTE = "thinker only: text out, spoken by the configured voice; images off"
+
+FAMILIES: tuple[Family, ...] = (
+    Family(
+        "Qwen2AudioForConditionalGeneration",
+        "Qwen2-Audio",
+        "Qwen/Qwen2-Audio-7B-Instruct",
+        "hears",
+        160,
+        "random weights",
+        "its encoder computes 30 s for every chunk",
+        qwen2_audio_format,
+    ),
+    Family(
+        "Qwen2_5OmniModel",
+        "Qwen2.5-Omni",
+        "Qwen/Qwen2.5-Omni-7B",
+        "hears",
+        160,
+        "random weights",
+        _OMNI_NOTE,
+        audio_format_2_5,
+    ),
+    Family(
+        "Qwen2_5OmniForConditionalGeneration",
+        "Qwen2.5-Omni",
+        "Qwen/Qwen2.5-Omni-3B",
+        "hears",
+        160,
+        "random weights",
+        _OMNI_NOTE,
+        audio_format_2_5,
+    ),
+    Family(
+        "Qwen3OmniMoeForConditionalGeneration",
+        "Qwen3-Omni",
+        "Qwen/Qwen3-Omni-30B-A3B-Instruct",
+        "hears",
+        160,
+        "random weights",
+        _OMNI_NOTE,
+        audio_format_3,
+    ),
+    Family(
+        "UltravoxModel",
+        "Ultravox",
+        "fixie-ai/ultravox-v0_5-llama-3_2-1b",
+        "hears",
+        160,
+        "layout only",
+        "needs a ChatML language model inside; Llama 3 chat is not written yet",
+        ultravox_format,
+    ),
+)
+
+
+def family_of(config: Mapping[str, Any]) -> Family | None:
+    """The entry of a model's config.json; None if its architecture is not in the table."""
+    named = config.get("architectures") or []
+    return next((f for f in FAMILIES if f.architecture in named), None)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a model folder; empty if there is none.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        content = json.loads((folder / "config.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'} is not JSON: {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def unsupported(config: Mapping[str, Any], location: str) -> str | None:
+    """One line on why a multimodal model cannot be served; None for text models and supported ones."""
+    named = config.get("architectures") or []
+    if family_of(config) is not None or not (
+        {"audio_config", "thinker_config", "audio_processor_config"} & set(config)
+    ):
+        return None
+    known = ", ".join(sorted({f.name for f in FAMILIES}))
+    return f"{location}: {', '.join(named) or 'an unnamed architecture'} is not supported; models that hear: {known}"

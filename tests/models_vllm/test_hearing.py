@@ -1,0 +1,236 @@
+"""Models that hear, in the real engine with random weights: audio goes in while the caller speaks, answers come out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.backend_driver import BackendDriver
+from support.sync_stepper import SyncStepper
+from support.tiny_models import HEARING, spread_weights
+
+from engine.audio_memory import AudioMemory
+from engine.context import ContextLimits
+from engine.hearing_lane import HearingLane
+from engine.kv_policy import KvPolicy
+from engine.models.audio_chat import AudioChatMl
+from engine.models.audio_format import AudioFormat
+from engine.models.base import AudioChunk, Segment
+from engine.models.families import family_of, read_config
+from engine.speech.mel import StreamingMel
+from engine.vllm_adapter.backend import VllmBackend
+from engine.vllm_adapter.settings import VllmSettings
+from engine.work import Sampling, TokenChunk
+
+pytestmark = [pytest.mark.models, pytest.mark.vllm, pytest.mark.slow]
+
+MAX_CONTEXT, BLOCK = 512, 32
+TURNS, SECONDS, DECODE = 10, 3, 4  # 40 ticks: each turn is 3 s of listening and one answer
+POLICY = KvPolicy("anchored", 128, 64)
+
+
+@dataclass
+class Plant:
+    """One engine and what is needed to talk to it."""
+
+    backend: VllmBackend
+    chat: AudioChatMl
+    audio: AudioFormat
+
+
+@pytest.fixture(scope="module", params=HEARING)
+def plant(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Plant]:
+    folder: Path = HEARING[request.param](tmp_path_factory.mktemp("model"))
+    config = read_config(folder)
+    family = family_of(config)
+    assert family is not None
+    assert family.format is not None
+    chat = AudioChatMl(folder)
+    settings = VllmSettings(
+        str(folder),
+        "float32",
+        max_model_len=MAX_CONTEXT,
+        total_blocks=96,
+        kv_cache_gib=0.1,
+        load_format="dummy",
+    )
+    with spread_weights():
+        backend = VllmBackend(settings)
+    yield Plant(backend, chat, family.format(config, chat.control))
+    backend.shutdown()
+
+
+def second(audio: AudioFormat, seed: int) -> AudioChunk:
+    """One second of noise as an item."""
+    mel = StreamingMel(audio.bins)
+    mel.push((0.1 * np.random.default_rng(seed).standard_normal(16_400)).astype(np.float32))
+    return audio.item(mel.take(100), mel.floor)
+
+
+@dataclass
+class Talk:
+    """One scripted call."""
+
+    plant: Plant
+    stepper: SyncStepper
+    number: int
+    answers: list[tuple[int, ...]] = field(default_factory=list)
+    taken: list[int] = field(default_factory=list)
+    grown: list[int] = field(default_factory=list)  # tokens, per second listened to
+
+    def __post_init__(self) -> None:
+        chat = self.plant.chat
+        backend = self.plant.backend
+        limits = ContextLimits(POLICY, BLOCK, backend.max_context, backend.can_drop)
+        self.memory = AudioMemory(MAX_CONTEXT)
+        self.lane = HearingLane(
+            f"talk{self.number}", self.stepper, limits, self.memory, self._bridge
+        )  # type: ignore[arg-type]
+        self.header = chat.header(f"call {self.number}")
+        self.lane.open(self.header, 0.0)
+
+    def _bridge(self, tail: object) -> tuple[int, ...]:
+        return self.plant.chat.turn_ends if self.answers else ()
+
+    def hear(self, turn: int, tick: int) -> None:
+        chunk = second(self.plant.audio, 1000 * self.number + 10 * turn + tick)
+        if tick == 0:
+            opens = AudioChunk(self.plant.chat.turn_opens, 1)
+            self.memory.hear(opens)
+            marked = (*opens.token_ids, *self.memory.hear(chunk))
+        else:
+            marked = self.memory.hear(chunk)
+        self.lane.listen(marked, opens=tick == 0, deadline=0.0)
+
+    def answer(self, turn: int) -> None:
+        chat = self.plant.chat
+        self.memory.hear(AudioChunk(chat.turn_ends, 1))
+        self.memory.commit(f"u{turn}")
+        segments = [Segment(self.header, "header")]
+        for past in range(turn + 1):
+            segments.append(Segment((), "message", f"u{past}"))
+            if past < turn:
+                said = (*chat.cue, *self.answers[past], *chat.turn_ends)
+                segments.append(Segment(said, "message", f"a{past}"))
+        segments.append(Segment(chat.cue, "cue"))
+        plan = self.lane.context.reconcile(segments, DECODE)
+        self.taken = []
+        self.lane.begin(plan, self._take, decode=DECODE, deadline=0.0, stop=(), sampling=Sampling())
+
+    def _take(self, chunk: TokenChunk, now: float) -> None:
+        assert chunk.error is None, chunk.error
+        self.taken += chunk.token_ids
+        if chunk.finished:
+            self.answers.append(tuple(self.taken))
+            self.lane.rest()
+
+
+def converse(plant: Plant, numbers: tuple[int, ...]) -> tuple[list[Talk], SyncStepper]:
+    """Run the scripts of these calls side by side, tick by tick."""
+    stepper = SyncStepper(plant.backend)
+    talks = [Talk(plant, stepper, number) for number in numbers]
+    stepper.run()
+    for turn in range(TURNS):
+        for tick in range(SECONDS):
+            before = [len(t.lane.context.tokens) + t.lane.context.lost for t in talks]
+            for talk in talks:
+                talk.hear(turn, tick)
+            stepper.run()
+            after = [len(t.lane.context.tokens) + t.lane.context.lost for t in talks]
+            for talk, a, b in zip(talks, before, after, strict=True):
+                talk.grown.append(b - a)
+            check(plant, talks)
+        for talk in talks:
+            talk.answer(turn)
+        stepper.run()
+        check(plant, talks)
+    return talks, stepper
+
+
+def check(plant: Plant, talks: list[Talk]) -> None:
+    """The mirrors are true, and vLLM keeps no features."""
+    backend = plant.backend
+    resident = sum(len(t.lane.context.tokens) - 1 for t in talks)
+    assert backend.snapshot().resident_tokens == resident
+    for session in backend._sessions.values():
+        assert backend._core.held_features(session.request_id) == 0
+
+
+def test_three_calls_of_forty_ticks_are_each_as_if_alone(plant: Plant) -> None:
+    """Audio, answers and a window that moves at least twice: what costs what it should, and nobody hears a neighbour."""
+    together, stepper = converse(plant, (1, 2, 3))
+    audio = plant.audio
+    for talk in together:
+        assert talk.lane.context.lost > 0
+        # A second grows the context by its cost. The token that nobody asked for is replaced, not added; after an
+        # answer there is none to replace, but the opening of the turn to add.
+        joints = len(plant.chat.turn_opens) + len(plant.chat.turn_ends) + 1
+        costs = {audio.cost(100), audio.cost(100) + joints, audio.cost(100) + joints - 2}
+        assert set(talk.grown) <= costs, (talk.grown, costs)
+        assert talk.grown.count(audio.cost(100)) == TURNS * (SECONDS - 1)
+        assert len(talk.lane.context.tokens) <= len(talk.header) + POLICY.total_tokens + DECODE + 1
+    assert stepper.drops >= 2 * len(together)
+    for talk in together:
+        stepper.close(talk.lane.id)
+    stepper.run()
+    assert plant.backend.snapshot().held_blocks == 0
+    for number in (1, 2, 3):
+        (alone,), own = converse(plant, (number,))
+        assert alone.answers == together[number - 1].answers
+        own.close(alone.lane.id)
+        own.run()
+    assert len({tuple(talk.answers) for talk in together}) == 3
+
+
+def test_what_was_said_shows_in_the_answer(plant: Plant) -> None:
+    """Same placeholders, other audio, other tokens: among a few seconds of noise, not all sound alike."""
+    driver = BackendDriver(plant.backend)
+    heard = []
+    for seed in range(6):
+        chunk = second(plant.audio, seed)
+        heard.append(driver.decode(f"s{seed}", chunk.token_ids, 3, features=chunk.features))
+    again = second(plant.audio, 0)
+    assert driver.decode("again", again.token_ids, 3, features=again.features) == heard[0]
+    assert len(set(heard)) > 1
+    driver.close_all()
+
+
+def test_audio_past_the_context_is_refused_and_no_one_else_notices(plant: Plant) -> None:
+    """Before it reaches vLLM, which would not survive it."""
+    driver, audio = BackendDriver(plant.backend), plant.audio
+    chunk = second(audio, 0)
+    held = 0
+    while held + len(chunk.token_ids) + 1 <= plant.backend.max_context:
+        driver.decode("long", chunk.token_ids, 1, features=chunk.features)
+        driver.decode("other", chunk.token_ids, 1, features=chunk.features, keep_tokens=0)
+        held += len(chunk.token_ids) + 1
+    refused = driver.run(driver.append("long", chunk.token_ids, 1, features=chunk.features))["long"]
+    assert refused.error is not None
+    assert "would pass" in refused.error
+    assert driver.decode("other", (1, 2, 3), 2)
+    driver.close_all()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"modality": "video"}, "takes no video"),
+        ({"offset": 10_000}, "beyond the append"),
+        ({"length": 9_000}, "an item of 9000"),
+    ],
+)
+def test_features_that_do_not_fit_are_refused(
+    plant: Plant, change: dict[str, object], reason: str
+) -> None:
+    """One session ends with an error; nothing raises."""
+    import msgspec
+
+    driver = BackendDriver(plant.backend)
+    chunk = second(plant.audio, 0)
+    wrong = msgspec.structs.replace(chunk.features[0], **change)
+    error = driver.run(driver.append("a", chunk.token_ids, 1, features=(wrong,)))["a"].error
+    assert error is not None
+    assert reason in error

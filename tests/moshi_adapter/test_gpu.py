@@ -1,0 +1,49 @@
+"""On a GPU, where every batch size has captured graphs. The model is tiny and random."""
+
+import numpy as np
+import pytest
+import torch
+from moshi_adapter.streams import Heard, assert_same, noise, tick, tiny
+
+pytestmark = [
+    pytest.mark.models,
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def test_neighbours_change_nothing() -> None:
+    """A stream that joins late and skips ticks gives what it gives with three silent rows beside it."""
+    stream, crowd = noise(1, 40), noise(2, 80)
+    alone, among = Heard(), Heard()
+    backend = tiny(
+        4, (), "cuda"
+    )  # one batch size: other sizes use other kernels, which round otherwise
+    for pcm in stream:
+        alone.take(tick(backend, {"me": pcm})["me"])
+    tick(backend, {}, closes=("me",))
+    tick(backend, {"a": crowd[0], "b": crowd[1]})
+    rest = iter(stream)
+    for k in range(80):
+        if k % 2 == 0:
+            chunks = tick(backend, {"a": crowd[k], "me": next(rest)})
+            among.take(chunks["me"])
+        else:
+            tick(backend, {"a": crowd[k], "b": crowd[-k]})
+    assert_same(among, alone)
+
+
+def test_every_batch_size_runs() -> None:
+    """Growing to eight rows and shrinking to one, the stream in row 0 goes on sounding."""
+    backend, heard = tiny(8, device="cuda"), Heard()
+    names: list[str] = []
+    for k, pcm in enumerate(noise(3, 32)):
+        grows = k < 16
+        if grows and k % 2:
+            names.append(f"n{k}")
+        leaving = () if grows or not names else (names.pop(),)
+        chunks = tick(backend, {"me": pcm, **dict.fromkeys(names[:7], pcm)}, leaving)
+        heard.take(chunks["me"])
+    assert len(heard.sound) == 31
+    assert np.abs(heard.samples).max() > 100
