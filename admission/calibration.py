@@ -17,6 +17,7 @@ from admission.learned import Learned
 from admission.settings import AdmissionSettings
 
 TICKS_EACH = 4
+_WEIGHT = 25.0  # of a whole tick among single steps
 _MAX_SOAKS = 10
 _SOAK_S = 12.0
 _CONFIRM_S = 40.0  # rare hiccups of the engine are seen in nothing shorter
@@ -89,7 +90,7 @@ class Calibration:
         tokens = probe.sessions * probe.tokens
         for seconds in tick_s:
             controller.observe_step(probe.sessions, seconds / steps, probe.sessions, tokens)
-        controller.cost.fit((probe.sessions, tokens), 0.0)
+        controller.cost.fit((probe.sessions, tokens), 0.0, weight=_WEIGHT)
         middle = sorted(tick_s)[len(tick_s) // 2]
         if middle > self._settings.shape.budget_s:
             self._too_long[probe.tokens] = probe.sessions
@@ -115,7 +116,7 @@ class Calibration:
             step_s = sum(sample.seconds for sample in steps) / len(steps)
             even_share = controller.fleet.ordinary.urgency * step_s
             fixed_s = controller.cost.coefficients()[0]
-            controller.tail.settle(min(slowest, 1.2), even_share, step_s / fixed_s)
+            controller.tail.learn(ticks, even_share, max(1.0, step_s / fixed_s))
         controller.plan()
 
     def result(self, key: str, join_s: float) -> Learned:

@@ -26,12 +26,12 @@ from admission.latency_window import LatencyWindow
 from admission.learned import Learned
 from admission.pacing import JoinTokens, Probation
 from admission.port import Lease, Reason, Rejection, Request
-from admission.projection import Kind, TailRatio
+from admission.projection import Kind
 from admission.resources import IngestLoad, KvPool, StallLatch
 from admission.retry import RetryAdvice
 from admission.settings import AdmissionSettings
+from admission.tail import TailRatio
 
-_SOUND_SAMPLES = 200  # ticks until a tail means anything
 _MESSAGES: dict[Reason, str] = {
     "capacity": "All sessions that can be kept in time are in use; try again later.",
     "kv": "The memory for sessions is in use; try again later.",
@@ -265,6 +265,7 @@ class Controller:
         self.stall.update(now, last.total, on_time, reading.step_age_s, budget_s)
         if self.stall.is_set:
             self.window.forget()
+            self.tail.forget_recent()
             return
         self.cost.fit((reading.residents, reading.resident_tokens), interval_s)
         if self.stall.believes(now):
@@ -272,21 +273,20 @@ class Controller:
         self.plan()
 
     def _learn(self, now: float, reading: Reading, since: float) -> None:
-        fleet, window, temper = self.fleet, self.window, self.settings.temper
+        fleet, window = self.fleet, self.window
         self.holding = self.aimd.hold(window)
         self.aimd.update(now, window, fleet.units, quiet=self._entered_at <= since)
-        tail = window.tail
-        in_time = window.last.quantile(0.99) <= temper.hot_share
-        if not fleet.active or window.last.total == 0 or not in_time:
+        if not fleet.active or not window.last.total:
             return
         fill = min(1.0, reading.resident_tokens / fleet.plateau_tokens)
-        self.evidence.saw(fleet.units, fill)
-        if tail.total >= _SOUND_SAMPLES and self.cost.ready:
+        if window.last.quantile(0.99) <= self.settings.temper.hot_share:
+            self.evidence.saw(fleet.units, fill)
+        if self.cost.regime_s > 0:
+            self.tail.forget_recent()
+        elif self.cost.ready:
             demand, c = fleet.demand, self._coefficients
             step_s = projection.step_now(c, demand.rate, demand.tokens * fill, 1 / demand.urgency)
-            slowest = tail.quantile(1 - max(0.001, 5 / tail.total))
-            if slowest < inf:
-                self.tail.observe(slowest, demand.urgency * step_s, step_s / c[0])
+            self.tail.observe(window.last, demand.urgency * step_s, step_s / c[0])
 
     def plan(self) -> None:
         """The bounds until the next control."""

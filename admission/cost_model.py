@@ -2,8 +2,9 @@
 
     step(n, kv) = gain · (θ0 + θ1·n + θ2·kv + θ3·kv²)      n sessions in the step, kv tokens read by it
 
-Two time scales. The shape θ is a weighted ridge regression with forgetting (about a minute), whose prior is a
-calibration where there was one. The gain follows the median of measured/shape within seconds: a noisy neighbour or a
+Two time scales. The shape θ is a ridge regression whose prior is a calibration where there was one. Its samples are kept
+as sums by cell of (n, kv), each cell with a bounded weight: what is seen again replaces what was seen there before, and
+what was seen at other loads is not forgotten, because the curvature of the law shows only between loads. The gain follows the median of measured/shape within seconds: a noisy neighbour or a
 throttled device changes every step by one factor. While the gain is off and the fleet has not changed, the shape is
 frozen, so that a passing slow-down does not rewrite it; after a minute the new speed is the truth and is absorbed.
 """
@@ -19,14 +20,16 @@ Vector = npt.NDArray[np.float64]
 
 TERMS = 4
 _SESSIONS = 100.0  # one unit of n; of kv: as many full windows
-_FORGET = 0.992  # per interval of half a second
+_CELL_WEIGHT = 200.0  # samples that one cell counts for at most
+_CELL_RATIO = (1.2, 1.5)  # width of a cell: of n, of kv
+_MAX_CELLS = 512
 _ENOUGH = 150.0  # samples until a shape without a prior is believed
 _KEPT_SAMPLES = 64  # of one interval
 _OUTLIER = 3.0  # × the median ratio: a step that also read somebody's long header
 _BAND = (0.85, 1.18)  # of the gain: within it the shape may follow
 _SAME_FLEET = 0.15
 _ABSORB_S = 60.0
-_TRUSTED_WEIGHT = 400.0  # samples that a remembered or calibrated shape counts for
+_TRUSTED_WEIGHT = 2000.0  # samples that a remembered or calibrated shape counts for
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,15 @@ class StepSample:
     sessions: int
     seconds: float
     kv_tokens: float  # read by it
+
+
+@dataclass(slots=True)
+class _Cell:
+    """Sums over the samples of one neighbourhood of loads."""
+
+    a: Vector
+    b: Vector
+    weight: float = 0.0
 
 
 class CostModel:
@@ -49,11 +61,12 @@ class CostModel:
         self.noise = 0.05  # relative standard deviation of one step
         self._ridge: Vector = np.diag((self.noise / spread) ** 2)
         self._floor = budget_s * np.array([1e-4, 1e-5, 1e-5, 0.0])
-        self._a = np.zeros((TERMS, TERMS))
+        self._cells: dict[tuple[int, int], _Cell] = {}
+        self._a = np.zeros((TERMS, TERMS))  # sums over all cells
         self._b = np.zeros(TERMS)
         self.theta: Vector = self._prior.copy()
         self._cov: Vector = np.linalg.inv(self._ridge)
-        self.weight = 0.0  # samples, after forgetting
+        self.weight = 0.0  # samples in all cells
         self.calibrated = False  # the prior was measured
         self.gain = 1.0
         self.regime_s = 0.0  # how long the gain has been off with the shape frozen
@@ -72,8 +85,10 @@ class CostModel:
             self._samples[self._seen % _KEPT_SAMPLES] = sample
         self._seen += 1
 
-    def fit(self, fleet: tuple[float, float], interval_s: float) -> None:
-        """Digest an interval's steps. `fleet`: sessions and tokens resident now."""
+    def fit(
+        self, fleet: tuple[float, float], interval_s: float, *, weight: float = 1.0
+    ) -> None:
+        """Digest an interval's steps, each counting `weight` times. `fleet`: sessions and tokens resident now."""
         samples = [s for s in self._samples if s.sessions > 0 and s.seconds > 0]
         self._samples, self._seen = [], 0
         if not samples:
@@ -86,7 +101,7 @@ class CostModel:
         if self.ready and self._frozen(median, fleet, interval_s):
             return
         kept = ratio <= _OUTLIER * median
-        self._learn(x[kept], y[kept])
+        self._learn(x[kept], y[kept], weight)
         spread = float(np.median(np.abs(ratio[kept] / median - 1))) * 1.48
         self.noise += 0.05 * (min(0.5, max(0.01, spread)) - self.noise)
 
@@ -115,20 +130,40 @@ class CostModel:
     def _rescale(self, factor: float) -> None:
         """The new speed is the truth."""
         self.theta, self._prior = self.theta * factor, self._prior * factor
-        self._a *= 0.02 / factor**2
-        self._b *= 0.02 / factor
-        self.weight *= 0.02
+        self._ridge = self._ridge / factor**2
+        for cell in self._cells.values():
+            cell.a, cell.b = cell.a / factor**2, cell.b / factor
+        self._total()
         self.gain, self.regime_s = 1.0, 0.0
 
-    def _learn(self, x: Vector, y: Vector) -> None:
+    def _learn(self, x: Vector, y: Vector, weight: float) -> None:
         # Relative errors: a short step counts like a long one. Relative to what was expected, not to what was measured,
         # or a step that happened to be short would count more, and the fit come out short.
         expected = x @ self.theta * self.gain if self.ready else y
-        rows = x / expected[:, None]
-        self._a = _FORGET * self._a + rows.T @ rows
-        self._b = _FORGET * self._b + rows.T @ (y / expected)
-        self.weight = _FORGET * self.weight + len(y)
+        rows, targets = x / expected[:, None], y / expected
+        places = np.log(np.maximum(x[:, 1:3], 1e-9)) / np.log(_CELL_RATIO)
+        for key in np.unique(np.floor(places).astype(int), axis=0):
+            here = (np.floor(places) == key).all(axis=1)
+            self._put((int(key[0]), int(key[1])), rows[here], targets[here], weight)
+        self._total()
         self._solve()
+
+    def _put(self, key: tuple[int, int], rows: Vector, targets: Vector, weight: float) -> None:
+        cell = self._cells.pop(key, None) or _Cell(np.zeros((TERMS, TERMS)), np.zeros(TERMS))
+        new = weight * len(targets)
+        kept = min(1.0, max(0.0, _CELL_WEIGHT - new) / max(1.0, cell.weight))
+        cell.a = kept * cell.a + weight * rows.T @ rows
+        cell.b = kept * cell.b + weight * rows.T @ targets
+        cell.weight = kept * cell.weight + new
+        self._cells[key] = cell  # the newest last: the bound drops the one unseen for longest
+        if len(self._cells) > _MAX_CELLS:
+            del self._cells[next(iter(self._cells))]
+
+    def _total(self) -> None:
+        cells = self._cells.values()
+        self._a = np.sum([cell.a for cell in cells], axis=0)
+        self._b = np.sum([cell.b for cell in cells], axis=0)
+        self.weight = sum(cell.weight for cell in cells)
 
     def _solve(self) -> None:
         """Ridge, with coefficients below their floor held there and the others solved again."""
@@ -185,5 +220,6 @@ class CostModel:
         self.theta, self._prior = theta.copy(), theta.copy()
         self._ridge = precision + np.diag(1e-12 + 0 * theta)
         self._cov = np.linalg.inv(self._ridge)
+        self._cells.clear()
         self._a, self._b = np.zeros((TERMS, TERMS)), np.zeros(TERMS)
         self.calibrated = True

@@ -63,16 +63,14 @@ class Histogram:
 
 
 class LatencyWindow:
-    """The current interval, and sliding sums over the last `short` and the last `long` intervals."""
+    """The current interval, and the sliding sum over the last few."""
 
-    def __init__(self, short: int = 4, long: int = 24) -> None:
+    def __init__(self, intervals: int = 4) -> None:
         self.current = Histogram()
         self.last = Histogram()  # the newest complete interval
-        self.recent = Histogram()  # sum of the last `short`
-        self.tail = Histogram()  # sum of the last `long`
-        self._short: deque[Histogram] = deque()
-        self._long: deque[Histogram] = deque()
-        self._sizes = short, long
+        self.recent = Histogram()  # sum of the last few
+        self._parts: deque[Histogram] = deque()
+        self._intervals = intervals
 
     def add(self, share: float, *, missed: bool) -> None:
         """One tick: its latency as a share of its budget (infinite: it brought nothing)."""
@@ -81,17 +79,12 @@ class LatencyWindow:
     def turn(self) -> None:
         """An interval is over."""
         self.last, self.current = self.current, Histogram()
-        for total, parts, size in (
-            (self.recent, self._short, self._sizes[0]),
-            (self.tail, self._long, self._sizes[1]),
-        ):
-            parts.append(self.last)
-            total.merge(self.last)
-            if len(parts) > size:
-                total.merge(parts.popleft(), -1)
+        self._parts.append(self.last)
+        self.recent.merge(self.last)
+        if len(self._parts) > self._intervals:
+            self.recent.merge(self._parts.popleft(), -1)
 
     def forget(self) -> None:
         """Start afresh: what came before says nothing about what follows."""
-        self.last, self.recent, self.tail = Histogram(), Histogram(), Histogram()
-        self._short.clear()
-        self._long.clear()
+        self.last, self.recent = Histogram(), Histogram()
+        self._parts.clear()

@@ -99,30 +99,3 @@ def step_now(c: Coefficients, rate: float, tokens: float, longest_s: float) -> f
         step_s = following
     return max(step_s, 1e-9)
 
-
-class TailRatio:
-    """κ: how far the slowest tick in a thousand lies above υ·d, per unit of amplification d/θ0. Measured."""
-
-    def __init__(self, value: float = 0.05) -> None:
-        self.value = value
-
-    @property
-    def careful(self) -> float:
-        """With a margin: it was measured on few of the slowest ticks."""
-        return 1.2 * self.value
-
-    @staticmethod
-    def seen(slowest_share: float, even_share: float, amplification: float) -> float:
-        """κ that explains one measurement; `amplification` is d/θ0."""
-        over = slowest_share / even_share - 1
-        return min(2.0, max(0.005, over / max(1.0, amplification)))
-
-    def settle(self, slowest_share: float, even_share: float, amplification: float) -> None:
-        """Believe this measurement."""
-        self.value = self.seen(slowest_share, even_share, amplification)
-
-    def observe(self, slowest_share: float, even_share: float, amplification: float) -> None:
-        """Up fast, down slowly."""
-        if even_share > 0 and amplification > 0:
-            seen = self.seen(slowest_share, even_share, amplification)
-            self.value += (0.1 if seen > self.value else 0.03) * (seen - self.value)

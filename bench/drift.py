@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.kv_backend import MeteredBackend
+from bench.kv_backend import MeteredBackend, quiet
 from bench.kv_driver import CallFailed, GrowingCalls, TickCost, random_header
 from bench.kv_output import NoPlot, check_plot, draw, kv_parser, write_csv
 from bench.kv_stats import last_over_first, tenths
@@ -130,26 +130,23 @@ def _publish_data(
         for tick in series
     ]
     write_csv(csv_file, names, rows)
-    times, blocks = {}, {}
+    medians, tails, blocks = {}, {}, {}
     for policy, series in costs.items():
         ages = [tick.age for tick in series]
         parts = tenths(ages, [1e3 * tick.wall_s for tick in series])
         middles = [(part.age_from + part.age_to) / 2 for part in parts]
-        times[f"{policy}, p50"] = (middles, [part.p50 for part in parts])
-        times[f"{policy}, p99"] = (middles, [part.p99 for part in parts])
+        medians[policy] = (middles, [part.p50 for part in parts])
+        tails[policy] = (middles, [part.p99 for part in parts])
         blocks[policy] = (ages, [tick.held_blocks / SESSIONS for tick in series])
-    draw(
-        plot,
-        "age of the calls, tokens",
-        {"tick, ms": times, "KV blocks per call": blocks},
-        log_y=True,
-    )
+    panels = {"tick p50, ms": medians, "tick p99, ms": tails, "KV blocks per call": blocks}
+    draw(plot, "age of the calls, tokens", panels, log_y=True)
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the benchmark; 1 if it could not run, or with --check a target missed."""
     options = kv_parser("drift", "The cost of a tick by age, for all KV policies.").parse_args(argv)
     report = Report("drift", argv)
+    quiet()
     try:
         check_plot(options.plot)
         with TemporaryDirectory(prefix="metronome-bench-") as folder:

@@ -3,11 +3,20 @@
 Torch's own forward hooks, on the model that vLLM runs in this process: nothing of the engine is replaced.
 """
 
+import logging
 import time
 from typing import Any
 
 from engine.vllm_adapter.backend import VllmBackend
 from engine.vllm_adapter.settings import VllmSettings
+
+from server.logs import set_up
+
+
+def quiet() -> None:
+    """Let nothing but errors of the engine stand between a benchmark's own lines."""
+    set_up("error")
+    logging.captureWarnings(True)
 
 
 class MeteredBackend(VllmBackend):

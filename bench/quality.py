@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.kv_backend import quiet
 from bench.kv_output import NoPlot, check_plot, draw, kv_parser, write_csv
 from bench.kv_stats import perplexity
 from bench.quality_instructions import INSTRUCTIONS, PERSONA, Examiner
@@ -254,6 +255,7 @@ def main(argv: Sequence[str]) -> int:
     options = kv_parser("quality", description).parse_args(argv)
     effort = QUICK if options.quick else FULL
     report = Report("quality", argv)
+    quiet()
     folder = embedded_dir()
     verify_embedded(folder)
     try:

@@ -19,8 +19,12 @@ class Clock(Protocol):
 class LoopClock:
     """The running event loop's own time, so that production and a virtual loop share code."""
 
+    def __init__(self) -> None:
+        """Of the loop that runs now. Raises RuntimeError if none does."""
+        self._loop = asyncio.get_running_loop()  # looked up once: now() is called for every frame
+
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
 
     async def sleep_until(self, instant: float) -> None:
         await asyncio.sleep(max(0.0, instant - self.now()))

@@ -161,7 +161,10 @@ class Engine:
 
     def _spawn(self, session_id: str, job: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         assert self._jobs is not None, "sessions live only while the engine runs"
-        return self._jobs.create_task(self._guard(session_id, job))
+        task = self._jobs.create_task(self._guard(session_id, job))
+        # Cancelled before it began, the guard never comes to await the job.
+        task.add_done_callback(lambda _: job.close())
+        return task
 
     async def _guard(self, session_id: str, job: Coroutine[Any, Any, Any]) -> Any:
         """The engine's boundary: a job that breaks ends its session, never the engine."""

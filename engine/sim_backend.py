@@ -177,15 +177,15 @@ class SimBackend:
         )
 
     def _sample(self, tokens: list[int], append: Append) -> int:
-        """A token that depends on the last tokens and the length; ends an answer after about 24 tokens.
+        """A token that depends on the last tokens and the length; ends an answer after 12 tokens and 12 more or so.
 
-        Tokens below `FIRST_WORD` are a chat format's signs: right after one an answer has only begun.
+        Tokens below `FIRST_WORD` are a chat format's signs: one among the last 12 means that the answer has only begun.
         """
         seed = len(tokens)
         for token in tokens[-4:]:
             seed = (seed * _MULTIPLIER + token + 1442695040888963407) & _MASK
         draw = seed >> 20
-        if append.stop_token_ids and draw % 24 == 0 and tokens[-1] >= FIRST_WORD:
+        if append.stop_token_ids and draw % 12 == 0 and min(tokens[-12:]) >= FIRST_WORD:
             return append.stop_token_ids[0]
         return FIRST_WORD + draw % (self._vocab - FIRST_WORD)
 

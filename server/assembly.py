@@ -189,5 +189,7 @@ def _vllm_settings(config: Config, location: str) -> VllmSettings:
         kv_cache_gib=vllm.kv_cache_gib or 0.0,
         gpu_memory_utilization=vllm.gpu_memory_utilization or 0.9,
         enforce_eager=vllm.enforce_eager,
+        load_format=vllm.load_format,
+        trust_remote_code=vllm.trust_remote_code,
         sliding_window=kv.window_tokens if kv.policy == "sliding" else None,
     )

@@ -37,6 +37,7 @@ EXTRA_OF = {
     "hibari": "embedded",
     "safetensors": "embedded",
     "tokenizers": "embedded",
+    "moshi": "moshi",
     "openai": "dev",
     "httpx": "dev",
 }

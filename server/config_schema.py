@@ -181,6 +181,8 @@ class VllmConfig(Section):
     max_num_batched_tokens: int = between(256, 1, 1_000_000)
     enforce_eager: bool = True
     threads: int = between(1, 0, 1024)  # 0: leave OMP_NUM_THREADS alone
+    load_format: Literal["auto", "dummy"] = "auto"  # "dummy": random weights, to measure or test
+    trust_remote_code: bool = False  # run Python that comes with the checkpoint
 
     def pair_problems(self) -> Iterator[Problem]:
         if (self.kv_cache_gib is None) == (self.gpu_memory_utilization is None):

@@ -183,12 +183,15 @@ class Connection:
             return  # still in the pipe of a call that is ending
         try:
             commands = self._protocol.receive(text)
-            self._engine_side.act(commands)
+            if len(commands) == 1 and type(commands[0]) is PushAudio:
+                kind = APPEND
+                self._engine_side.hear(commands[0])
+            else:
+                kind = client_kind(text)
+                self._engine_side.act(commands)
         except Exception:  # noqa: BLE001  # the connection boundary, as the socket meets it
             self.crashed()
             return
-        is_audio = len(commands) == 1 and type(commands[0]) is PushAudio
-        kind = APPEND if is_audio else client_kind(text)
         self._machine.metrics.traffic.received(kind, text)
 
     def _refuse_binary(self, data: bytes) -> None:

@@ -81,6 +81,8 @@ class EngineSide:
         self._engine = engine
         self._clock = clock
         self._rate = engine.model.spec.output_rate
+        # Of what a frame-locked model is saying now, on the wire.
+        self._wire_rate = self._rate
         # Towards another rate on the wire (G.711), by response.
         self._wire_audio: dict[str, Resampler] = {}
         # Seconds of playback per byte of the model's pcm16.
@@ -116,7 +118,10 @@ class EngineSide:
 
     # -- commands ------------------------------------------------------------------
 
-    def _push(self, session: Session, command: PushAudio) -> None:
+    def hear(self, command: PushAudio) -> None:
+        """Carry out the commonest command, alone; nothing but a refusal comes of it."""
+        session = self._session
+        assert session is not None, command
         refused = session.push_audio(command.pcm, self._clock.now())
         if refused is not None:
             self._protocol.error(
@@ -125,6 +130,10 @@ class EngineSide:
                 "append was refused whole. Send audio more slowly.",
                 type="invalid_request_error",
             )
+            self.call.flush()
+
+    def _push(self, session: Session, command: PushAudio) -> None:
+        self.hear(command)
 
     def _configure(self, session: Session, command: Configure) -> None:
         session.configure(setup_of(command))
@@ -204,11 +213,19 @@ class EngineSide:
         self.act(self._protocol.response_ended(response_id, reason, usage_of(usage), error))
         self._ended(response_id)
 
-    @_contained
     def spoke(self, pcm: bytes, text: str) -> None:
-        self._speaking = True
-        self._protocol.spoke(self._wired(_UNPROMPTED, pcm), text)
-        self.call.flush(len(pcm) * self._s_per_byte)
+        """Every tick: so `_contained` is written out, and the wire's rate is asked for once per response."""
+        try:
+            if not self._speaking:
+                self._speaking = True
+                self._wire_rate = self._protocol.output_rate(_UNPROMPTED)
+            if self._wire_rate != self._rate:
+                self._protocol.spoke(self._wired(_UNPROMPTED, pcm), text)
+            else:
+                self._protocol.spoke(pcm, text)
+            self.call.flush(len(pcm) * self._s_per_byte)
+        except Exception:  # noqa: BLE001  # the connection boundary, as the engine meets it
+            self.call.crashed()
 
     @_contained
     def fell_silent(self) -> None:

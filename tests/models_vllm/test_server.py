@@ -1,0 +1,87 @@
+"""The conformance turn, spoken in and events out, through the real server and the stock client, for every model that hears."""
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+from support.server_process import Running, run_server
+from support.sim_engine import silence, tone
+from support.tiny_models import HEARING, spread_weights
+
+from engine.hearing_session import HearingSession
+
+pytestmark = [pytest.mark.models, pytest.mark.vllm, pytest.mark.socket, pytest.mark.slow]
+
+SPOKEN = silence(0.4) + tone(1.5) + silence(1.0)
+CHUNK = 24_000 * 2 // 10  # bytes of 100 ms
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    """A deployment of this model with simulated ears and voice around it."""
+    return {
+        "server.port": 0,
+        "model.id": str(folder),
+        "model.name": "tiny",
+        "model.vad": "sim",
+        "model.stt": "none",
+        "model.tts": "sim",
+        "engine.max_sessions": 2,
+        "engine.vllm.dtype": "float32",
+        "engine.vllm.max_model_len": 1024,
+        "engine.vllm.kv_cache_gib": 0.05,
+        "engine.vllm.load_format": "dummy",
+        "engine.kv.window_tokens": 256,
+        "engine.kv.slack_tokens": 128,
+        "engine.lead_s": 60.0,
+    }
+
+
+async def speak(server: Running) -> list[Any]:
+    """One spoken turn; all events up to the end of its answer."""
+    events = []
+    client = AsyncOpenAI(base_url=f"{server.http}/v1", api_key="any")
+    async with client.realtime.connect(model="gpt-realtime") as connection:
+        for start in range(0, len(SPOKEN), CHUNK):
+            audio = base64.b64encode(SPOKEN[start : start + CHUNK]).decode()
+            await connection.input_audio_buffer.append(audio=audio)
+        async for event in connection:
+            events.append(event)
+            if event.type == "response.done":
+                break
+    await client.close()
+    return events
+
+
+@pytest.mark.parametrize("name", HEARING)
+def test_a_spoken_turn_is_answered_aloud(name: str, tmp_path: Path) -> None:
+    """The model is given the audio itself, in the order the API promises; afterwards nothing is held."""
+
+    async def main() -> None:
+        with spread_weights():
+            async with run_server(settings(HEARING[name](tmp_path))) as server:
+                engine = server.runtime.parts.engine
+                opened = []
+                open_session = engine.open
+                engine.open = lambda *a: opened.append(open_session(*a)) or opened[-1]  # type: ignore[method-assign,func-returns-value]
+                events = await speak(server)
+                kinds = [event.type for event in events]
+                wanted = [
+                    "session.created",
+                    "input_audio_buffer.speech_started",
+                    "input_audio_buffer.speech_stopped",
+                    "input_audio_buffer.committed",
+                    "response.created",
+                    "response.output_audio.delta",
+                    "response.done",
+                ]
+                assert [kinds.index(kind) for kind in wanted] == sorted(map(kinds.index, wanted))
+                assert events[-1].response.status in ("completed", "incomplete")
+                (session,) = opened
+                assert isinstance(session, HearingSession)
+                assert session._memory.audio_tokens > 0
+                await server.settled()
+
+    asyncio.run(main())
