@@ -20,7 +20,9 @@ TICKS_EACH = 4
 _WEIGHT = 25.0  # of a whole tick among single steps
 _MAX_SOAKS = 10
 _SOAK_S = 12.0
-_CONFIRM_S = 40.0  # rare hiccups of the engine are seen in nothing shorter
+_CONFIRM_S = 40.0  # rare hiccups of the engine are seen in nothing shorter, …
+_MAX_CONFIRM_S = 120.0
+_QUIET = 0.05  # … and this is for steps that vary by so much; for others in proportion
 _HOPELESS = 0.2  # of the ticks missed: far beyond what can be served
 
 
@@ -80,7 +82,8 @@ class Calibration:
         if self._soaks >= _MAX_SOAKS or target < 1 or self._confirmed >= target:
             return None
         if self.served and target <= 1.02 * self.served:
-            return SoakProbe(target, _CONFIRM_S)
+            longer = max(1.0, self._controller.cost.noise / _QUIET)
+            return SoakProbe(target, min(_MAX_CONFIRM_S, _CONFIRM_S * longer))
         return SoakProbe(target, _SOAK_S)
 
     def stepped(self, probe: StepProbe, tick_s: Sequence[float]) -> None:
@@ -128,6 +131,7 @@ class Calibration:
             key,
             controller.cost.export(),
             controller.tail.value,
+            controller.tail.heaviest,
             float(self.served),
             max(self._settings.temper.min_limit, limit),
             join_s,

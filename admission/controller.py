@@ -75,7 +75,8 @@ class Controller:
         start = 2 * temper.min_limit
         if learned is not None:
             self.cost.restore(learned.cost)
-            self.tail.value, self.join_s = learned.tail, learned.join_s
+            self.tail = TailRatio(learned.tail, learned.heaviest)
+            self.join_s = learned.join_s
             self.evidence.served, start = learned.served, learned.limit
         self.aimd = AimdLimit(temper, start, settings.max_sessions)
         self.joins = JoinTokens(temper.min_limit)
@@ -315,6 +316,7 @@ class Controller:
             key,
             self.cost.export(),
             self.tail.value,
+            self.tail.heaviest,
             self.evidence.served,
             self.aimd.value,
             self.join_s,

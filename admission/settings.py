@@ -55,7 +55,7 @@ class Temper:
     kv_reserve: float = 0.05  # share of the KV pool that is never promised
     join_share: float = 0.10  # share of the engine's time that headers of new sessions may take
     probation_s: float = 1.0  # a session is young for this long
-    stall_hold_s: float = 2.5  # after a stall: how long what is measured is not believed
+    stall_hold_s: float = 5.0  # after a stall: how long what is measured is not believed
     cpu_share: float = 0.85  # of the cores, for everything that is not the engine
     wall_horizon_s: float = 600.0  # a pool that would be full sooner than this admits nobody
 

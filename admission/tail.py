@@ -3,7 +3,8 @@
 An even tick (every step as long as the mean) takes at most υ·d of its budget. Real ones take υ·d·(1 + κ·d/θ0): what
 disturbs a step is amplified the more, the further d has grown beyond θ0. Each tick served gives a κ; wanted is the one
 that only one tick in a thousand exceeds. Rare hiccups need minutes to be seen, so counts fade slowly; and because the
-law is only roughly one, bands of load are counted apart, and the heaviest load with enough ticks speaks.
+law is only roughly one, bands of load are counted apart, and the heaviest band ever visited speaks. A new band starts
+with what the one before it knew, counted as if it had been seen: few ticks do not overrule many.
 """
 
 from collections import deque
@@ -16,7 +17,9 @@ _BUCKETS = 64  # up to κ = 5
 _BAND = 1.3  # width of a band of load, as a ratio of d/θ0
 _BANDS = 24
 _FADE = 0.998  # per interval of half a second in which the band was visited: half in three minutes
-_ENOUGH = 2000.0  # ticks until a band may speak
+_INHERITED = 30_000.0  # ticks that the knowledge of the band before counts for
+_HERITAGE = 2.0  # × as many of them beyond the inherited κ as the quantile asks for
+_COLLAPSE = 0.5  # share of an interval's ticks missed that is no tail any more
 _RARE = 0.001
 _LAG = 6  # intervals until a measurement is believed: a fault may come to light meanwhile
 
@@ -24,9 +27,10 @@ _LAG = 6  # intervals until a measurement is believed: a fault may come to light
 class _Band:
     """Counts of κ at one load."""
 
-    def __init__(self) -> None:
+    def __init__(self, kappa: float) -> None:
         self.counts = [0.0] * (_BUCKETS + 1)
-        self.total = 0.0
+        self.counts[_bucket_of(kappa)] = _HERITAGE * _RARE * _INHERITED
+        self.total = _INHERITED
 
     def quantile(self) -> float:
         """The κ that one tick in a thousand exceeds, to one bucket upwards."""
@@ -41,8 +45,9 @@ class _Band:
 class TailRatio:
     """κ, by band of load."""
 
-    def __init__(self, value: float = 0.05) -> None:
+    def __init__(self, value: float = 0.05, heaviest: int = -1) -> None:
         self.value = value
+        self.heaviest = heaviest  # band that speaks; -1: none yet
         self._bands: dict[int, _Band] = {}
         self._pending: deque[tuple[Histogram, float, float]] = deque()
 
@@ -53,7 +58,7 @@ class TailRatio:
 
     def observe(self, ticks: Histogram, even_share: float, amplification: float) -> None:
         """An interval's ticks, with υ·d and d/θ0 as they were in it."""
-        if ticks.total and even_share > 0:
+        if ticks.total and even_share > 0 and ticks.miss_ratio < _COLLAPSE:
             self._pending.append((ticks, even_share, max(1.0, amplification)))
         if len(self._pending) > _LAG:
             self.learn(*self._pending.popleft())
@@ -65,17 +70,18 @@ class TailRatio:
     def learn(self, ticks: Histogram, even_share: float, amplification: float) -> None:
         """Believe a measurement."""
         number = min(_BANDS, int(log(amplification) / log(_BAND)))
-        band = self._bands.setdefault(number, _Band())
+        if number not in self._bands:
+            self._bands[number] = _Band(self.value)
+        band = self._bands[number]
         band.counts = [count * _FADE for count in band.counts]
         for bucket, count in enumerate(ticks.counts):
             if count:
                 share = (bucket + 0.5) / BUCKETS_PER_BUDGET
                 band.counts[_bucket_of((share / even_share - 1) / amplification)] += count
         band.total = _FADE * band.total + ticks.total
-        speaking = [n for n, b in self._bands.items() if b.total >= _ENOUGH]
-        # What heavier loads showed counts for as long as it takes to get back there.
-        if speaking:
-            self.value = self._bands[max(speaking)].quantile()
+        self.heaviest = max(self.heaviest, number)
+        if self.heaviest in self._bands:
+            self.value = self._bands[self.heaviest].quantile()
 
 
 def _bucket_of(kappa: float) -> int:

@@ -69,9 +69,7 @@ class Plant:
     def convex(self) -> "Plant":
         """The same machine, where reading the cache costs more than in proportion."""
         pivot = 0.8 * self.pool_windows / 1.4
-        return replace(
-            self, name=f"{self.name}+convex", pad=16, exponent=1.25, pivot_windows=pivot
-        )
+        return replace(self, name=f"{self.name}+convex", pad=16, exponent=1.25, pivot_windows=pivot)
 
     def with_pool(self, windows: int) -> "Plant":
         """The same machine with less memory."""

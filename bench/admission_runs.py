@@ -68,7 +68,10 @@ def capacity_of(plant: Plant, seconds: float = 60.0, seeds: int = 2) -> int:
 
     low, high = 1, 2
     while high <= plant.pool_windows and steady_miss(plant, high, 10.0, 1000) <= MISS:
-        low, high = high, min(2 * high, plant.pool_windows) if high < plant.pool_windows else high + 1
+        low, high = (
+            high,
+            min(2 * high, plant.pool_windows) if high < plant.pool_windows else high + 1,
+        )
     low //= 2
     while high - low > 1:
         middle = (low + high) // 2

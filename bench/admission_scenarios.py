@@ -57,7 +57,13 @@ def _arrivals(
     reached = min(capacity, len(callers))
     crosses_at = callers[reached - 1].at
     case = Case(
-        scenario.name, plant, capacity, callers, crosses_at, len(callers), crosses_at + COLD_S + _TAIL_S
+        scenario.name,
+        plant,
+        capacity,
+        callers,
+        crosses_at,
+        len(callers),
+        crosses_at + COLD_S + _TAIL_S,
     )
     return replace(case, **more)  # type: ignore[arg-type]  # fields of Case
 

@@ -185,7 +185,16 @@ class Simulation:
 
     def _new_slot(self) -> int:
         if self._top == len(self._ready):
-            for name in ("ready", "left", "steps", "unread", "prefill", "context", "tick", "counted"):
+            for name in (
+                "ready",
+                "left",
+                "steps",
+                "unread",
+                "prefill",
+                "context",
+                "tick",
+                "counted",
+            ):
                 old = getattr(self, f"_{name}")
                 more = np.full(len(old), np.inf if name == "ready" else 0, dtype=old.dtype)
                 setattr(self, f"_{name}", np.concatenate([old, more]))

@@ -9,7 +9,6 @@ from typing import Any
 
 from engine.vllm_adapter.backend import VllmBackend
 from engine.vllm_adapter.settings import VllmSettings
-
 from server.logs import set_up
 
 

@@ -1,6 +1,6 @@
 """`metronome bench sharing`: sixteen calls with the same instructions hold about one copy of them.
 
-The prefix cache finds the header's blocks by their content, and dropping from a window leaves them alone: measured right
+The prefix cache finds the blocks of the header by their content, and a drop leaves them alone: measured right
 after the calls came in, and again when every window has moved.
 """
 

@@ -70,7 +70,10 @@ class Lane:
     def feed(self, chunk: AudioChunk, deadline: float, taker: Taker) -> None:
         """Append a tick of a frame-locked model."""
         self._taker = taker
+        self._stop_token_ids, self._sampling = chunk.stop_token_ids, chunk.sampling
         self._trim()
+        if chunk.header:
+            self.context.header = chunk.header
         self._submit(chunk.token_ids, chunk.decode, deadline, None, chunk.pcm, chunk.features)
 
     def _trim(self) -> None:

@@ -18,6 +18,15 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     deadline: float  # instant by which the model must have heard it
 
 
+class TokenRules(msgspec.Struct, frozen=True, gc=False):
+    """What a model's protocol demands of the tokens of one append, whatever the model prefers."""
+
+    forbid: tuple[int, ...] = ()  # never drawn
+    instead: tuple[tuple[int, int], ...] = ()  # (a, b): where a would be drawn, b is
+    first: int | None = None  # the first token is this
+    last: int | None = None  # the last token is this, if the quota is used up
+
+
 class Sampling(msgspec.Struct, frozen=True, gc=False):
     """How the next tokens are drawn."""
 
@@ -27,6 +36,9 @@ class Sampling(msgspec.Struct, frozen=True, gc=False):
     schema: str = (
         ""  # JSON schema (as text) that what is decoded must fit; on a context's first append only
     )
+    top_k: int = 0  # only the k likeliest; 0: all
+    repetition_penalty: float = 1.0  # above 1: what is in the context becomes less likely
+    rules: TokenRules | None = None
 
 
 class Feature(msgspec.Struct, frozen=True, gc=False):

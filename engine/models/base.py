@@ -104,6 +104,10 @@ class AudioChunk(msgspec.Struct, frozen=True, gc=False):
     decode: int
     pcm: bytes = b""  # for backends that take the sound itself, at the model's own rate
     features: tuple[Feature, ...] = ()  # what stands behind the placeholders among token_ids
+    # Frame-locked models only:
+    header: int = 0  # so many tokens at the start are the call's header, which no window drops
+    stop_token_ids: tuple[int, ...] = ()
+    sampling: Sampling = Sampling()
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False):

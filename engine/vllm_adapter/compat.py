@@ -338,6 +338,8 @@ def _build(settings: VllmSettings) -> Any:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.executor.abstract import Executor
 
+    from engine.vllm_adapter.logits import TokenRulesProcessor  # imports vLLM
+
     arguments = EngineArgs(
         model=settings.model,
         dtype=settings.dtype,
@@ -363,6 +365,7 @@ def _build(settings: VllmSettings) -> Any:
         disable_log_stats=True,
         async_scheduling=False,
         distributed_executor_backend="uni",
+        logits_processors=[TokenRulesProcessor],
         **engine_arguments(),
     )
     bypass_processors()

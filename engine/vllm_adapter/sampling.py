@@ -5,6 +5,8 @@ from typing import Any
 
 from engine.work import Sampling
 
+RULES = "metronome_rules"  # where `logits.TokenRulesProcessor` finds a request's rules
+
 
 @lru_cache(maxsize=256)
 def sampling_params(sampling: Sampling, decode: int, stop_token_ids: tuple[int, ...]) -> Any:
@@ -21,6 +23,9 @@ def sampling_params(sampling: Sampling, decode: int, stop_token_ids: tuple[int, 
         return SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            repetition_penalty=sampling.repetition_penalty,
+            extra_args={RULES: sampling.rules} if sampling.rules is not None else None,
             seed=sampling.seed,
             max_tokens=decode,
             stop_token_ids=list(stop_token_ids),

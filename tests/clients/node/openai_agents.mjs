@@ -1,0 +1,129 @@
+// @openai/agents-realtime: an agent with a tool, and the history that the session keeps.
+// Run with `--conditions=browser` it is what a page gets: the key travels in a subprotocol.
+
+import { RealtimeAgent, RealtimeSession, tool } from '@openai/agents-realtime';
+import { isBrowserEnvironment } from '@openai/agents-realtime/_shims';
+import { z } from 'zod';
+import * as common from './common.mjs';
+
+if (isBrowserEnvironment()) {
+  // A WebSocket of the browser's kind, which Node 20 lacks; by path, for to browsers `ws` offers none.
+  globalThis.WebSocket = (await import('./node_modules/ws/wrapper.mjs')).WebSocket;
+}
+
+const calls = [];
+const getWeather = tool({
+  name: 'get_weather',
+  description: 'The weather in a city.',
+  parameters: z.object({ city: z.string() }),
+  execute: async (args) => {
+    calls.push({ name: 'get_weather', arguments: JSON.stringify(args) });
+    return common.WEATHER;
+  },
+});
+
+// region: how to point it here
+async function connect(baseUrl, apiKey) {
+  const url = `${baseUrl.replace('http', 'ws')}/realtime?model=gpt-realtime`;
+  const agent = new RealtimeAgent({ name: 'Metronome', instructions: 'Be brief.', tools: [getWeather] });
+  const session = new RealtimeSession(agent, { transport: 'websocket' });
+  await session.connect({ apiKey, url });
+  return session;
+}
+// endregion
+
+/** One session, its events sorted into what a caller notices. */
+class Talk {
+  news = new common.News();
+  interruptions = 0;
+  ends = 0; // answers that have ended
+
+  constructor(session) {
+    this.session = session;
+    this.begin();
+    session.on('audio', (event) => this.#tell(() => this.sound.add(event.data)));
+    session.on('audio_interrupted', () => this.#tell(() => (this.interruptions += 1)));
+    session.on('history_updated', () => this.#tell(() => {}));
+    session.on('error', ({ error }) => {
+      throw error;
+    });
+    session.transport.on('audio_transcript_delta', (event) => this.#tell(() => (this.words += event.delta)));
+    session.transport.on('turn_done', () => this.#tell(() => (this.ends += 1)));
+    session.transport.on('item_update', (item) => this.#tell(() => this.#update(item)));
+  }
+
+  #tell(change) {
+    change();
+    this.news.tell();
+  }
+
+  #update(item) {
+    if (item.type === 'message' && item.role === 'assistant' && item.status === 'completed') {
+      this.itemWords = item.content[0].transcript;
+    }
+  }
+
+  /** A new answer is expected; how many have ended before it. */
+  begin() {
+    this.sound = new common.Sound();
+    this.words = '';
+    this.itemWords = '';
+    return this.ends;
+  }
+
+  /** What was noticed of the answer that followed the `ended`-th. */
+  async answer(ended) {
+    await this.news.until(() => this.ends > ended);
+    return common.turn(this.sound, this.words, this.itemWords);
+  }
+
+  /** The history as the client has it. */
+  told() {
+    return this.session.history
+      .filter((item) => item.type === 'message')
+      .map(({ role, content: [part] }) => [role, part?.text ?? part?.transcript ?? '']);
+  }
+}
+
+async function bargeIn(talk, speech) {
+  for (let tries = 0; tries < common.TRIES; tries += 1) {
+    const ended = talk.begin();
+    const before = talk.interruptions;
+    talk.session.sendMessage(common.LONG);
+    await talk.news.until(() => talk.sound.length > 0);
+    await common.speak((pcm) => talk.session.sendAudio(pcm.buffer), speech);
+    await talk.news.until(() => talk.ends > ended);
+    const answer = await talk.answer(ended + 1);
+    if (talk.interruptions > before) return { ...answer, interrupted: true };
+  }
+  return { interrupted: false };
+}
+
+const where = isBrowserEnvironment() ? 'browser' : 'Node';
+const version = common.versionOf('@openai/agents-realtime');
+await common.run(`@openai/agents-realtime (${where})`, version, async (baseUrl, key, speech, report) => {
+  const first = new Talk(await connect(baseUrl, key));
+  let ended = first.begin();
+  first.session.sendMessage(common.TYPED);
+  report.typed = await first.answer(ended);
+
+  ended = first.begin();
+  await common.speak((pcm) => first.session.sendAudio(pcm.buffer), speech);
+  report.spoken = await first.answer(ended);
+  await first.news.until(() => first.told().at(-2)[1]);
+  report.spoken.heard = first.told().at(-2)[1];
+
+  ended = first.begin();
+  first.session.sendMessage(common.ASK_TOOL);
+  report.tool = { ...(await first.answer(ended + 1)), calls };
+
+  report.barge_in = await bargeIn(first, speech);
+  await first.news.until(() => first.told().every(([, words]) => words));
+  report.history = first.told();
+  first.session.close();
+
+  const second = new Talk(await connect(baseUrl, key));
+  ended = second.begin();
+  second.session.sendMessage(common.TYPED);
+  report.second = await second.answer(ended);
+});
