@@ -26,7 +26,7 @@ from admission.latency_window import LatencyWindow
 from admission.learned import Learned
 from admission.pacing import JoinTokens, Probation
 from admission.port import Lease, Reason, Rejection, Request
-from admission.projection import Kind
+from admission.projection import Coefficients, Demand, Kind
 from admission.resources import IngestLoad, KvPool, StallLatch
 from admission.retry import RetryAdvice
 from admission.settings import AdmissionSettings
@@ -220,9 +220,10 @@ class Controller:
         if demand.urgency <= 0:
             return 0.0
         factor = 1 + spared * fleet.ordinary.rate / demand.rate
-        step_s = self._longest_step(demand.urgency)
-        rate, tokens = demand.rate * factor, demand.tokens * factor
-        return projection.load(self._coefficients, step_s, rate, tokens) * (1 + self._doubt)
+        c, rate, tokens = self._coefficients, demand.rate * factor, demand.tokens * factor
+        usual = projection.load(c, self._longest_step(demand.urgency), rate, tokens)
+        crowded = projection.load(c, projection.crowded_step(demand.pace), rate, tokens)
+        return max(usual, crowded) * (1 + self._doubt)
 
     def _longest_step(self, urgency: float) -> float:
         step_s = self._longest.get(urgency)
@@ -299,14 +300,18 @@ class Controller:
         if not self.settings.age_terms or not self.cost.ready:
             self.capacity = self.shown = inf
             return
+        times = self._times_to_full(c, demand)
         step_s = self._longest_step(demand.urgency)
-        times = projection.scale_to_full(c, step_s, demand.rate, demand.tokens)
-        held = times * step_s
-        self._doubt = self.cost.doubt(held * demand.rate, held * demand.tokens) if times < inf else 0
-        shrunk = (c[0] * (1 + self._doubt), *(x * (1 + self._doubt) for x in c[1:3]), c[3])
-        times = projection.scale_to_full(shrunk, step_s, demand.rate, demand.tokens)
+        self._doubt = self.cost.doubt(times * step_s * demand.rate, times * step_s * demand.tokens)
+        doubted = (c[0] * (1 + self._doubt), c[1] * (1 + self._doubt), c[2] * (1 + self._doubt), c[3])
+        times = self._times_to_full(doubted, demand)
         self.capacity = times * demand.rate / fleet.ordinary.rate
         self.shown = self.evidence.bound(self.capacity, self.departures.settled_fill, temper)
+
+    def _times_to_full(self, c: Coefficients, demand: Demand) -> float:
+        """How many fleets like this one would fit, by the usual step and by the crowded one."""
+        steps = self._longest_step(demand.urgency), projection.crowded_step(demand.pace)
+        return min(projection.scale_to_full(c, s, demand.rate, demand.tokens) for s in steps)
 
     # -- memory --------------------------------------------------------------------
 

@@ -51,16 +51,20 @@ class Evidence:
 
     def __init__(self, served: float = 0.0) -> None:
         self.served = served
+        self.present = 0.0  # what is being served now
 
     def saw(self, sessions: float, fill: float) -> None:
-        """So many sessions, filled to this share of their windows, were served in time."""
+        """So many sessions, filled to this share of their windows, are served in time."""
+        self.present = sessions * fill
         self.served = max(self.served, sessions * fill)
 
     def bound(self, capacity: float, settled_fill: float, temper: Temper) -> float:
-        """Sessions that may be in where the model says `capacity`: a stretch beyond what was shown, a creep near the top.
+        """Sessions that may be in where the model says `capacity`.
 
-        However little was shown, a share of the modelled capacity is trusted: a young fleet is evidence for that much.
+        However little was shown, a share of the modelled capacity is trusted. Beyond that a stretch above the largest
+        load served, and near the top only a creep above the load that is being served now: a fleet that is young again
+        shows nothing new about the top.
         """
         shown = self.served / settled_fill
-        near_top = max(temper.creep_from * capacity, temper.creep * shown)
+        near_top = max(temper.creep_from * capacity, shown, temper.creep * self.present / settled_fill)
         return max(temper.trust * capacity, min(temper.stretch * shown, near_top))

@@ -42,9 +42,7 @@ class Fleet:
             ordinary = self.ordinary
             kind = self._kinds[asked] = Kind(
                 request.tick_s,
-                request.budget_s or min(request.tick_s, ordinary.budget_s)
-                if request.tick_s != ordinary.tick_s
-                else request.budget_s or ordinary.budget_s,
+                request.budget_s or request.tick_s * ordinary.budget_s / ordinary.tick_s,
                 request.steps_per_tick or ordinary.steps,
                 request.plateau_tokens or ordinary.plateau_tokens,
             )
@@ -80,6 +78,7 @@ class Fleet:
             now.rate + kind.rate,
             now.tokens + kind.rate * kind.plateau_tokens,
             max(now.urgency, kind.urgency),
+            max(now.pace, kind.rate),
         )
 
     def _sum(self) -> None:

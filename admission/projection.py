@@ -9,13 +9,19 @@ a session is in a step for the share d·steps/tick of the time, so the mean step
 
 A tick waits up to a step to be let in and then takes its steps, so it takes at most υ·d of its budget, where
 υ = (steps + 1)/budget, if all steps are alike. Fluctuations are amplified as d grows beyond θ0 (a longer step holds more sessions, which makes
-it longer), so the slowest tick in a thousand takes υ·d·(1 + κ·d/θ0); κ is measured. The fleet fits while f(d*) ≤ d*,
-where d* is the step at which that tick reaches its target.
+it longer), so the slowest tick in a thousand takes υ·d·(1 + κ·d/θ0); κ is measured (tail.py). The fleet fits while
+f(d*) ≤ d*, where d* is the step at which that tick reaches its target.
+
+After a hiccup of the engine everybody is in every step. The fleet comes back from there only if even then steps are
+short enough for the session with the fastest pace: so f(d) ≤ d must hold at that d too. Where cost grows faster than in
+proportion this is the smaller bound, and latency does not warn of it.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
+
+_COME_BACK = 0.97  # share of the time that a crowded fleet may need
 
 Coefficients = tuple[float, float, float, float]
 
@@ -47,6 +53,7 @@ class Demand:
     rate: float = 0.0  # Λ
     tokens: float = 0.0  # K
     urgency: float = 0.0  # of the most urgent session
+    pace: float = 0.0  # steps per second of the fastest one
 
     @classmethod
     def of(cls, kinds: Iterable[tuple[Kind, int]]) -> "Demand":
@@ -56,6 +63,7 @@ class Demand:
             sum(n * kind.rate for kind, n in counted),
             sum(n * kind.rate * kind.plateau_tokens for kind, n in counted),
             max((kind.urgency for kind, _ in counted), default=0.0),
+            max((kind.rate for kind, _ in counted), default=0.0),
         )
 
 
@@ -65,6 +73,11 @@ def longest_step(fixed_s: float, urgency: float, tail: float, target_share: floa
     if tail <= 0 or fixed_s <= 0:
         return reach
     return fixed_s * (sqrt(1 + 4 * tail * reach / fixed_s) - 1) / (2 * tail)
+
+
+def crowded_step(pace: float) -> float:
+    """The longest step from which a fleet that is all in it still comes back."""
+    return _COME_BACK / pace
 
 
 def load(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:
@@ -80,8 +93,6 @@ def scale_to_full(c: Coefficients, step_s: float, rate: float, tokens: float) ->
     linear, square = c[1] * step_s * rate + c[2] * read, c[3] * read * read
     if room <= 0:
         return 0.0
-    if linear + square <= 0:
-        return float("inf")
     if square < 1e-9 * linear:
         return room / linear
     return (sqrt(linear * linear + 4 * square * room) - linear) / (2 * square)

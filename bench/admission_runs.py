@@ -89,7 +89,7 @@ def learned_for(case: Case, start: str, seed: int) -> Learned | None:
     # Warm: remembered from one earlier life of this controller, which began cold, on the same plant.
     door = Metronome(settings)
     when = np.linspace(0, 60, int(2 * case.capacity))
-    Simulation(case.plant, door, [Caller(float(t), np.inf) for t in when], 600.0, 9000 + seed).run()
+    Simulation(case.plant, door, [Caller(float(t), np.inf) for t in when], 900.0, 9000 + seed).run()
     return door.controller.learned(case.plant.name)
 
 

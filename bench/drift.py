@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from bench.kv_backend import MeteredBackend, quiet
 from bench.kv_driver import CallFailed, GrowingCalls, TickCost, random_header
-from bench.kv_output import NoPlot, check_plot, draw, kv_parser, write_csv
+from bench.kv_output import Curve, NoPlot, check_plot, draw, kv_parser, write_csv
 from bench.kv_stats import last_over_first, tenths
 from bench.report import Figure, Report, at_least, at_most, progress
 from bench.tiny_model import write_tiny_llama
@@ -22,7 +22,7 @@ from engine.vllm_adapter.settings import VllmSettings
 
 SESSIONS = 8
 SPOKEN, DECODED = 25, 5  # tokens per tick
-SINK, WINDOW, SLACK, BLOCK = 64, 512, 256, 32  # tokens
+SINK, WINDOW, SLACK, BLOCK = 64, 1024, 512, 32  # tokens
 AGE, QUICK_AGE = 20_000, 4_000  # tokens, at the end
 POLICIES: tuple[PolicyName, ...] = ("unbounded", "sliding", "anchored", "recycle")
 MAX_GROWTH = 1.10  # of the median tick, last tenth over first full one
@@ -130,7 +130,9 @@ def _publish_data(
         for tick in series
     ]
     write_csv(csv_file, names, rows)
-    medians, tails, blocks = {}, {}, {}
+    medians: dict[str, Curve] = {}
+    tails: dict[str, Curve] = {}
+    blocks: dict[str, Curve] = {}
     for policy, series in costs.items():
         ages = [tick.age for tick in series]
         parts = tenths(ages, [1e3 * tick.wall_s for tick in series])

@@ -19,18 +19,18 @@ def quiet() -> None:
 
 
 class MeteredBackend(VllmBackend):
-    """Also knows how long the model itself computed; the rest of a step is the host's."""
+    """Also knows how long the model itself computed; the rest of a step is the host's work."""
 
     def __init__(self, settings: VllmSettings) -> None:
         super().__init__(settings)
-        self.model_s = 0.0  # inside the model's forward pass, ever
+        self.model_cpu_s = 0.0  # CPU time of this thread inside the model's forward pass, ever
         self._entered = 0.0
         model = self._core.model
         model.register_forward_pre_hook(self._enter)
         model.register_forward_hook(self._leave)
 
     def _enter(self, module: Any, inputs: Any) -> None:
-        self._entered = time.perf_counter()
+        self._entered = time.thread_time()
 
     def _leave(self, module: Any, inputs: Any, output: Any) -> None:
-        self.model_s += time.perf_counter() - self._entered
+        self.model_cpu_s += time.thread_time() - self._entered

@@ -101,6 +101,8 @@ class Findings:
 
     # setting -> passage -> log-probability of each token, None where it is part of the sink
     reading: dict[str, list[list[float | None]]] = field(default_factory=dict)
+    # setting -> seconds in drops over seconds in all steps, 32 tokens each
+    shift_share: dict[str, float] = field(default_factory=dict)
     # who -> log-probability of the obedient answer to each of INSTRUCTIONS
     obeyed: dict[str, list[float]] = field(default_factory=dict)
 
@@ -122,7 +124,7 @@ class Bench:
         Raises:
             EngineUnavailable, ReadingFailed: an engine is missing or broke.
         """
-        settings = (UNBOUNDED, *self._effort.settings)
+        settings = dict.fromkeys((UNBOUNDED, *self._effort.settings))  # each once, in order
         backend = self._engine(None)
         for setting in settings:
             if setting.policy.name != "sliding":
@@ -162,6 +164,7 @@ class Bench:
             scores = reader.read(tokens[setting.sink :])
             passages.append([*([None] * setting.sink), *scores])
             backend.step(TickBatch(closes=(reader.name,)))
+            self.findings.shift_share[setting.name] = reader.shift_s / reader.engine_s
             progress(
                 f"{setting.name}: perplexity {perplexity(scores):.2f}, {reader.dropped} dropped"
             )
@@ -200,6 +203,10 @@ def figures(found: Findings, effort: Effort) -> list[Figure]:
         *listed,
         at_most("anchored_over_unbounded", round(past[DEFAULT.name] / whole, 4), "x", MAX_RATIO),
         Figure("sliding_over_unbounded", round(past[DEFAULT_SLIDING.name] / whole, 4), "x"),
+        Figure(
+            f"{DEFAULT.name}: drops, share of step time",
+            round(found.shift_share[DEFAULT.name], 4),
+        ),
         *_obedience(found.obeyed, effort),
     ]
 

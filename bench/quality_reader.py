@@ -57,6 +57,8 @@ class Reader:
         """The header is fed with the first `read`."""
         self.name = name
         self.dropped = 0  # tokens, ever
+        self.engine_s = 0.0  # in all steps
+        self.shift_s = 0.0  # of that, in drops
         self._backend = backend
         limits = ContextLimits(
             policy, backend.snapshot().block_size, backend.max_context, backend.can_drop
@@ -107,11 +109,14 @@ class Reader:
         """Append `tokens` behind what is resident, in place of whatever was sampled or scored there."""
         keep = len(self._context.tokens)
         append = Append(self.name, 0, tuple(tokens), 1, 0.0, keep_tokens=keep)
-        (chunk,) = self._backend.step(TickBatch((append,), drops)).chunks
+        result = self._backend.step(TickBatch((append,), drops))
+        self.engine_s += result.engine_s
+        self.shift_s += result.shift_s
+        (chunk,) = result.chunks
         if chunk.error is not None or not chunk.finished:
             raise ReadingFailed(f"{self.name}: {chunk.error or 'not finished in one step'}")
         logprobs = self._backend.logprobs(len(tokens))
         first = [] if self._expected is None else [float(self._expected[tokens[0]])]
-        rest = logprobs[range(len(tokens) - 1), list(tokens[1:])].tolist()
+        rest: list[float] = logprobs[range(len(tokens) - 1), list(tokens[1:])].tolist()
         self._expected = logprobs[-1].clone()
         return first + rest

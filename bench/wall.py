@@ -71,7 +71,7 @@ class Run:
 
     policy: PolicyName
     ticks: list[tuple[float, str]]  # (deadline, outcome), in order of deadline
-    steps: list[tuple[float, float, int]]  # (end, seconds in the engine, blocks held)
+    steps: list[tuple[float, float, int, int]]  # (end, seconds in the engine, blocks, tokens held)
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -85,13 +85,12 @@ class Run:
     @property
     def predicted_at(self) -> float:
         """When the pool will be full, by how it fills early on."""
-        looks = [(t, held) for t, _, held in self.steps if t >= _LOOK_FROM * _FULL_S]
-        (t0, held0), (t1, held1) = (
+        looks = [(end, tokens) for end, _, _, tokens in self.steps if end >= _LOOK_FROM * _FULL_S]
+        (start, few), (now, many) = (
             looks[0],
             next(look for look in looks if look[0] >= _LOOK_TO * _FULL_S),
         )
-        pace = (held1 - held0) / (t1 - t0)
-        return t1 + wall_s(POOL - held1, pace)
+        return now + wall_s(POOL * BLOCK - many, (many - few) / (now - start))
 
     def misses(self, start: float, stop: float) -> float:
         """Share of the ticks due in [start, stop) that were missed; NaN if none was due."""
@@ -100,7 +99,7 @@ class Run:
 
     def step_p99(self, start: float, stop: float) -> float:
         """Of engine steps that ended in [start, stop), seconds; NaN if there was none."""
-        taken = [seconds for end, seconds, _ in self.steps if start <= end < stop]
+        taken = [seconds for end, seconds, _, _ in self.steps if start <= end < stop]
         return percentile(taken, 0.99) if taken else math.nan
 
 
@@ -152,7 +151,10 @@ async def live(folder: Path, policy: PolicyName) -> Run:
     return Run(
         policy,
         sorted((tick.deadline - origin, tick.outcome) for tick in witness.ticks),
-        [(end - origin, step.engine_s, step.kv.held_blocks) for end, step in witness.steps],
+        [
+            (end - origin, step.engine_s, step.kv.held_blocks, step.kv.resident_tokens)
+            for end, step in witness.steps
+        ],
         [failure for listener in listeners for failure in listener.failures],
     )
 
@@ -238,7 +240,7 @@ def _publish_data(runs: Sequence[Run], csv_file: Path | None, plot: Path | None)
 
 def _period(run: Run, start: float) -> tuple[float, float, float, int]:
     stop = start + TICK_MS / 1000
-    held = [blocks for end, _, blocks in run.steps if end < stop]
+    held = [blocks for end, _, blocks, _ in run.steps if end < stop]
     return (
         round(start, 3),
         round(100 * run.misses(start, stop), 1),

@@ -26,6 +26,7 @@ from engine.session import Session
 from engine.settings import EngineSettings, Parts
 from engine.stepping import Stepper
 from engine.turn_session import TurnSession
+from engine.voiced_frame_session import VoicedFrameSession
 from engine.work import KvSnapshot
 
 log = logging.getLogger("metronome.engine")
@@ -48,7 +49,7 @@ def default_pools(model: InteractionModel, settings: EngineSettings) -> Pools:
 
 def _kind_of(model: InteractionModel) -> type[FrameSession] | type[TurnSession]:
     if model.spec.decides_turns:
-        return FrameSession
+        return VoicedFrameSession if model.spec.writes else FrameSession
     return HearingSession if model.spec.hears_audio else TurnSession
 
 

@@ -3,7 +3,7 @@
 from engine.inbox import ClearMark, CommitMark
 from engine.lane import Lane
 from engine.listener import SessionListener
-from engine.models.base import Heard, SessionSetup
+from engine.models.base import Heard, SessionSetup, TickOutput
 from engine.response import ResponseRequest
 from engine.session import EarPort, Session, Spawn
 from engine.settings import Parts
@@ -47,18 +47,21 @@ class FrameSession(Session):
         frame, self._hearing = self._hearing, None
         assert frame is not None, self.id
         output = self._parts.model.decode(self.state, self._tokens, self._pcm)
-        if output.speaking:
-            self._speaking = True
-            self.listener.spoke(output.pcm, output.text)
-        elif self._speaking:
-            self._speaking = False
-            self.listener.fell_silent()
+        self._deliver(output)
         if frame.seq > self._counted:
             self._parts.observer.tick(
                 self.ledger.judge("frame", frame.ready_at, now, frame.deadline, fresh=True)
             )
         if self._inbox.head() is not None:
             self._ear.ready(self)
+
+    def _deliver(self, output: TickOutput) -> None:
+        if output.speaking:
+            self._speaking = True
+            self.listener.spoke(output.pcm, output.text)
+        elif self._speaking:
+            self._speaking = False
+            self.listener.fell_silent()
 
     def _act(self, heard: Heard) -> None:
         """A frame without a chunk: the model only listened."""

@@ -96,7 +96,14 @@ class TurnSession(Session):
         """Transcribe in the pause: if silence lasts, the words are there when the turn is decided."""
         utterance = self._parts.model.utterance(self.state, cut=False)
         if utterance is not None and (self._guess is None or self._guess[0] != utterance.voiced_ms):
-            self._guess = utterance.voiced_ms, self._spawn(self.id, self._words(utterance))
+            self._guess = utterance.voiced_ms, self._spawn(self.id, self._consider(utterance))
+
+    async def _consider(self, utterance: Utterance) -> str:
+        """The words so far, which may also decide how long the pause must be to end the turn."""
+        words = await self._words(utterance)
+        if self.setup.turn_detection.eagerness is not None and not self.closed:
+            await self._parts.pool.run(self._parts.model.weigh, self.state, utterance, words)
+        return words
 
     def _cut(self, item_id: str) -> None:
         utterance = self._parts.model.utterance(self.state, cut=True)

@@ -13,6 +13,8 @@ class TurnDetectionSettings(msgspec.Struct, frozen=True):
     prefix_padding_ms: int = 300
     silence_duration_ms: int = 500
     idle_timeout_ms: int | None = None
+    # What was said decides how long the silence must be, instead of a fixed time; None: it does not.
+    eagerness: Literal["low", "medium", "high", "auto"] | None = None
 
 
 class TruncationSettings(msgspec.Struct, frozen=True):

@@ -12,9 +12,6 @@ from protocol.commands import Configure, TruncationSettings, TurnDetectionSettin
 from protocol.session_config import SessionConfig, TurnDetection
 from protocol.session_patch import Retention, Tool
 
-# Silence that ends a turn under semantic_vad, by eagerness: the eager answer sooner, the patient let the caller think.
-_EAGERNESS_SILENCE_MS = {"low": 1000, "medium": 600, "auto": 600, "high": 300}
-
 
 def client_view(
     config: SessionConfig, session_id: str, model: str, expires_at: int | None
@@ -117,7 +114,7 @@ def _detector_settings(detection: TurnDetection | None) -> TurnDetectionSettings
         return TurnDetectionSettings(
             threshold=detection.threshold,
             prefix_padding_ms=detection.prefix_padding_ms,
-            silence_duration_ms=_EAGERNESS_SILENCE_MS[detection.eagerness],
+            eagerness=detection.eagerness,
         )
     return TurnDetectionSettings(
         threshold=detection.threshold,

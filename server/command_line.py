@@ -18,6 +18,11 @@ BENCHES = {
     "frontend": "CPU per audio frame through the real server, beside a bare echo of the same bytes",
     "turn": "end of speech to first audio, alone and with four calls at once",
     "sim": "minutes of many calls on a simulated engine, in seconds",
+    "drift": "what a tick costs as calls grow old, under each KV policy",
+    "wall": "calls that outgrow the KV pool, and which metric notices",
+    "endless": "one call through 200,000 tokens in a context of 4,096",
+    "quality": "perplexity and obedience of a real model under each KV policy",
+    "sharing": "what calls with the same instructions hold together",
 }
 
 SERVE_EXAMPLES = """\

@@ -11,27 +11,20 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from admission.port import Reason
 from engine.observer import Outcome, StepStats, TickStats, TurnStats
 from engine.work import KvSnapshot
+from server.families import counter, gauge, histogram
 from server.histogram import Histogram
-from server.wire_types import CLIENT_EVENT_TYPES, SERVER_EVENT_TYPES
+from server.traffic import Traffic
 
 EndedReason = Literal[
     "client", "expired", "shed", "drain", "engine", "slow_consumer", "protocol", "internal"
 ]
-
-# Every event of ours begins with its type.
-_TYPE_AT = len('{"type":"')
 
 TICKS_KEPT = 600  # about the last minute and a half of one call, for the demo page's strip
 
@@ -160,8 +153,8 @@ class Metrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        yield _gauge("build_info", "Constant 1.", {"version": _version()}, 1)
-        yield self._of_model_gauge("frame_budget_seconds", "One tick.", self._tick_s)
+        yield gauge("build_info", "Constant 1.", {"version": _version()}, 1)
+        yield self._of_modelgauge("frame_budget_seconds", "One tick.", self._tick_s)
         yield from self._ticks()
         yield from self._sessions()
         yield from self._engine()
@@ -191,89 +184,45 @@ class Metrics(Collector):
 
     def _sessions(self) -> Iterator[Metric]:
         yield CounterMetricFamily("metronome_sessions_started", "Admitted.", value=self._started)
-        yield _counter("sessions_ended", "Ended, by cause.", "reason", self._ended.items())
-        yield _histogram("session_duration_seconds", "How long sessions lasted.", self._duration)
-        yield _counter("admission_rejections", "Turned away.", "reason", self._rejections.items())
-        yield _counter(
+        yield counter("sessions_ended", "Ended, by cause.", "reason", self._ended.items())
+        yield histogram("session_duration_seconds", "How long sessions lasted.", self._duration)
+        yield counter("admission_rejections", "Turned away.", "reason", self._rejections.items())
+        yield counter(
             "auth_failures", "Refused at the door.", "reason", self._auth_failures.items()
         )
 
     def _engine(self) -> Iterator[Metric]:
-        yield _histogram("engine_step_seconds", "Inside one engine step.", self._step)
-        yield _histogram("engine_batch_sessions", "Sessions in one engine step.", self._batch)
+        yield histogram("engine_step_seconds", "Inside one engine step.", self._step)
+        yield histogram("engine_batch_sessions", "Sessions in one engine step.", self._batch)
         yield self._of_model("host_tick_seconds", "Host work around one step.", self._host)
 
     def _front_end(self) -> Iterator[Metric]:
         yield from self.traffic.collect()
-        yield _counter("ws_protocol_errors", "Error events sent.", "code", self._errors.items())
-        yield _histogram("event_loop_lag_seconds", "Lateness of a timer.", self._lag)
+        yield counter("ws_protocol_errors", "Error events sent.", "code", self._errors.items())
+        yield histogram("event_loop_lag_seconds", "Lateness of a timer.", self._lag)
         yield CounterMetricFamily(
             "metronome_outbox_dropped_frames",
             "Events that a slow client never got.",
             value=self._outbox_dropped,
         )
 
-    def _of_model(self, name: str, text: str, histogram: Histogram) -> Metric:
-        return _histogram(name, text, histogram, {"model": self._model})
+    def _of_model(self, name: str, text: str, counts: Histogram) -> Metric:
+        return histogram(name, text, counts, {"model": self._model})
 
-    def _of_model_gauge(self, name: str, text: str, value: float) -> Metric:
-        return _gauge(name, text, {"model": self._model}, value)
-
-
-class Traffic:
-    """Events and payload bytes over the WebSockets, by direction and type."""
-
-    def __init__(self) -> None:
-        self._in: dict[str, int] = dict.fromkeys((*CLIENT_EVENT_TYPES, "other"), 0)
-        self._out: dict[str, int] = dict.fromkeys((*SERVER_EVENT_TYPES, "other"), 0)
-        self._bytes_in = 0
-        self._bytes_out = 0
-
-    def received(self, kind: str, payload: str | bytes) -> None:
-        """Count one event of type `kind` from a client."""
-        self._in[kind if kind in self._in else "other"] += 1
-        self._bytes_in += len(payload) if payload.isascii() else _size(payload)
-
-    def sent(self, text: str) -> str:
-        """Count one event to a client; its type. Flat, since it runs for every frame (0.4 us)."""
-        kind = text[_TYPE_AT : text.index('"', _TYPE_AT)]
-        self._out[kind if kind in self._out else "other"] += 1
-        self._bytes_out += len(text) if text.isascii() else _size(text)
-        return kind
-
-    def collect(self) -> Iterator[Metric]:
-        events = CounterMetricFamily(
-            "metronome_ws_events", "WebSocket events.", labels=["direction", "type"]
-        )
-        for direction, counts in (("in", self._in), ("out", self._out)):
-            for kind, count in counts.items():
-                events.add_metric([direction, kind], count)
-        yield events
-        yield _counter(
-            "ws_bytes",
-            "Payload bytes.",
-            "direction",
-            (("in", self._bytes_in), ("out", self._bytes_out)),
-        )
-
-
-def _size(payload: str | bytes) -> int:
-    """Bytes on the wire; constant time for ASCII, which all audio is."""
-    if isinstance(payload, bytes) or payload.isascii():
-        return len(payload)
-    return len(payload.encode(errors="replace"))
+    def _of_modelgauge(self, name: str, text: str, value: float) -> Metric:
+        return gauge(name, text, {"model": self._model}, value)
 
 
 def _dials(model: str, readings: Readings) -> Iterable[Metric]:
-    yield _gauge("sessions_active", "Sessions now.", {"model": model}, readings.sessions)
-    yield _gauge(
+    yield gauge("sessions_active", "Sessions now.", {"model": model}, readings.sessions)
+    yield gauge(
         "admission_limit", "Sessions that may be active.", {"kind": "effective"}, readings.limit
     )
-    yield _gauge("engine_up", "1 while the engine runs.", {}, readings.engine_up)
-    yield _gauge(
+    yield gauge("engine_up", "1 while the engine runs.", {}, readings.engine_up)
+    yield gauge(
         "engine_stalled", "1 while a step is overdue by two ticks.", {}, readings.engine_stalled
     )
-    yield _gauge("draining", "1 while shutting down.", {}, readings.draining)
+    yield gauge("draining", "1 while shutting down.", {}, readings.draining)
     if readings.kv is None:
         return
     kv = readings.kv
@@ -281,30 +230,8 @@ def _dials(model: str, readings: Readings) -> Iterable[Metric]:
     blocks.add_metric(["free"], kv.free_blocks)
     blocks.add_metric(["resident"], kv.held_blocks)
     yield blocks
-    yield _gauge("kv_usage_ratio", "Held share.", {}, kv.held_blocks / max(1, kv.total_blocks))
-    yield _gauge("kv_tokens", "Tokens resident.", {"model": model}, kv.resident_tokens)
-
-
-def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
-    family = GaugeMetricFamily(f"metronome_{name}", text, labels=list(labels))
-    family.add_metric(list(labels.values()), value)
-    return family
-
-
-def _counter(name: str, text: str, label: str, counts: Iterable[tuple[str, int]]) -> Metric:
-    family = CounterMetricFamily(f"metronome_{name}", text, labels=[label])
-    for value, count in counts:
-        family.add_metric([value], count)
-    return family
-
-
-def _histogram(
-    name: str, text: str, histogram: Histogram, labels: dict[str, str] | None = None
-) -> Metric:
-    labels = labels or {}
-    family = HistogramMetricFamily(f"metronome_{name}", text, labels=list(labels))
-    family.add_metric(list(labels.values()), histogram.buckets, histogram.total)
-    return family
+    yield gauge("kv_usage_ratio", "Held share.", {}, kv.held_blocks / max(1, kv.total_blocks))
+    yield gauge("kv_tokens", "Tokens resident.", {"model": model}, kv.resident_tokens)
 
 
 def _version() -> str:

@@ -20,6 +20,7 @@ def setup_of(command: Configure) -> SessionSetup:
             prefix_padding_ms=turn.prefix_padding_ms,
             silence_duration_ms=turn.silence_duration_ms,
             idle_timeout_ms=turn.idle_timeout_ms,
+            eagerness=turn.eagerness,
         ),
         input_rate=command.input_rate,
         language=command.language,

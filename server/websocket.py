@@ -74,6 +74,8 @@ class CallSocket(WebSocketsSansIOProtocol):
 
     def _next(self, data: bytes, start: int) -> int:
         """Deal with what begins at `start`; where the next begins."""
+        if self.conn.state is not OPEN and self.transport.is_closing():
+            return len(data)  # it came behind what ended the connection
         if self._owed or not self._in_step or self.conn.state is not OPEN:
             stop = min(len(data), start + self._owed) if self._owed and self._in_step else len(data)
             self._owed -= min(self._owed, stop - start)

@@ -36,9 +36,13 @@ class ModelSpec:
     quality: str = ""  # a label for /v1/models and the log, e.g. "demo"
     owned_by: str = "metronome"
     hears_audio: bool = False  # turn-based, and audio itself enters the context: a `HearingModel`
+    writes: bool = False  # frame-locked, but what comes out is text; `speak` makes its voice
     blocks_per_session: int = (
         0  # KV blocks held from the first tick to the last; 0: as the KV policy bounds them
     )
+
+
+Eagerness = Literal["low", "medium", "high", "auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class TurnDetection:
     prefix_padding_ms: int = 300
     silence_duration_ms: int = 500
     idle_timeout_ms: int | None = None
+    # The words decide how long the silence must be, instead of `silence_duration_ms`; None: they do not.
+    eagerness: Eagerness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,7 @@ class TickOutput(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
     pcm: bytes = b""  # frame-locked models: the output frame; empty when silent
     speaking: bool = True  # frame-locked models: False while listening
+    turn_over: bool = False  # models that write: nothing of this turn follows
 
 
 class InteractionModel(Protocol):
@@ -188,6 +195,13 @@ class InteractionModel(Protocol):
 
     def transcribe(self, utterance: Utterance) -> str:
         """What was said; empty if nothing intelligible was. [pool]"""
+        ...
+
+    def weigh(self, state: Any, utterance: Utterance, words: str) -> None:
+        """The turn so far, transcribed in a pause: judge how much more silence ends it. [pool]
+
+        Asked only where the session's turn detection has an eagerness.
+        """
         ...
 
     def prompt(

@@ -136,6 +136,11 @@ class Caller:
         with self._lock:
             self._detector.disarm_idle()
 
+    def settle(self, voiced_ms: int, silence_ms: int) -> None:
+        """The turn with that much speech in it ends after that much silence."""
+        with self._lock:
+            self._detector.settle(voiced_ms, silence_ms)
+
     def _forget(self, before: int) -> None:
         self._buffer.forget(before)
         self._detector.reset(-(-before // _SAMPLES_PER_MS))

@@ -78,6 +78,15 @@ FAMILIES: tuple[Family, ...] = (
         audio_format_3,
     ),
     Family(
+        "MiniCPMO",
+        "MiniCPM-o 4.5",
+        "openbmb/MiniCPM-o-4_5",
+        "duplex",
+        1000,
+        "random weights",
+        "text out, spoken by the configured voice; needs trust_remote_code; images off",
+    ),
+    Family(
         "UltravoxModel",
         "Ultravox",
         "fixie-ai/ultravox-v0_5-llama-3_2-1b",

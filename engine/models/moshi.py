@@ -175,6 +175,9 @@ class MoshiModel:
         """The model has no words for what it hears."""
         return ""
 
+    def weigh(self, state: MoshiCaller, utterance: Utterance, words: str) -> None:
+        """The model takes turns by itself."""
+
     def prompt(
         self, state: MoshiCaller, instructions: str, messages: Sequence[Message]
     ) -> list[Segment]:

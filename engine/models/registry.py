@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from engine.models import minicpmo
 from engine.models.audio_chat import AudioChatMl
 from engine.models.audio_turns import NoTranscriber, hearing_model
 from engine.models.base import InteractionModel, ModelSpec
@@ -109,6 +110,10 @@ def _hearing(settings: ModelSettings) -> InteractionModel | None:
     family = family_of(config)
     if family is None:
         return None
+    if family.architecture == minicpmo.ARCHITECTURE:
+        units = minicpmo.UnitTokens(folder)
+        audio = minicpmo.audio_format(config, units.control)
+        return minicpmo.MiniCpmO(settings.public_id or settings.id, units, audio, _tts(settings))
     chat = AudioChatMl(folder)
     parts = CascadeParts(_vad(settings), _stt(settings), chat, _tts(settings))
     spec = replace(_spec(settings, parts, ""), hears_audio=True)

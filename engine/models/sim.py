@@ -187,6 +187,9 @@ class SimDuplex:
         """Nothing is understood."""
         return ""
 
+    def weigh(self, state: _Duplex, utterance: Utterance, words: str) -> None:
+        """The model takes turns by itself."""
+
     def prompt(
         self, state: _Duplex, instructions: str, messages: Sequence[Message]
     ) -> list[Segment]:

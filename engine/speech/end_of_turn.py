@@ -10,13 +10,11 @@ nothing that the words had not.
 
 import math
 import re
-from typing import Literal
 
 import numpy as np
 
+from engine.models.base import Eagerness
 from engine.speech.ports import SPEECH_RATE, Samples
-
-Eagerness = Literal["low", "medium", "high", "auto"]
 
 # Silence in ms after what is surely over, and after what surely is not. The most bounds the wait for a caller who has
 # given up in mid-sentence, and for words that never come.
@@ -34,30 +32,40 @@ _AUDIBLE_DB = -30.0  # below the loudest window
 
 _WORD = re.compile(r"[a-z0-9]+(?:['’][a-z]+)*")
 
-# Nothing English ends with these: what follows is still owed.
-_DANGLING = frozenset(
-    "a an the my your his its our their some any every each another this's "
+
+def _these(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+# Hardly anything English ends with these: what follows is still owed.
+_DANGLING = _these(
+    "a an the my your his its our their every "
     "and or but because although though unless until than whether if while since nor "
-    "of to into onto from with without at by for between among during about against towards per via near as "
-    "am are was were be been is isn't has had do does would could should will shall might must may can cannot "
+    "of to into onto from with without at by for between among during against towards per via near as "
     "i'm i'll i'd i've you're you'll we're we'll we'd they're he's she's it's that's there's what's let's "
-    "i we he they who whose which very quite rather too um uh er erm uhm hmm mm mr mrs ms dr".split()
+    "i we he they who whose which very quite rather um uh er erm uhm hmm mm mr mrs ms dr"
 )
+# They end a turn behind a pronoun, as in "yes, I can", and nowhere else.
+_AUXILIARY = _these(
+    "am are was were be been is isn't have has had do does did would could should will might must may can cannot"
+)
+_PRONOUN = _these("i you we they he she it that this there")
 # These may end a turn, and seldom do.
-_LEANING = frozenset(
-    "on in up over under after before where when why how what that this these those like so well then there "
-    "want wants need needs have get take make give tell say think know mean called named is you she it "
+_LEANING = _these(
+    "on in up over under after before about where when why how what that this these those like so well then there "
+    "want wants need needs get take make give tell say think know mean called named you she it some any each another "
     "good new old first next last other same little large big small actually maybe just only also even still "
-    "number one two three four five six seven eight nine zero".split()
+    "number one two three four five six seven eight nine zero"
 )
-_STRANDED = frozenset("of to from with at by for about near in on into like".split())  # "where are you from?"
-_ASKING = frozenset("what where who whom which how whose why".split())
+_STRANDED = _these("of to from with at by for about near in on into like")  # "where are you from?"
+_ASKING = _these("what where who whom which how whose why")
 # A clause that begins so wants another one.
-_SUBORDINATE = frozenset("if when whenever because although while before after since unless once".split())
-_REPLIES = frozenset(
+_SUBORDINATE = _these("if when whenever because although while before after since unless once")
+_REPLIES = _these(
     "yes yeah yep no nope okay ok thanks sure right exactly please hello hi hey bye goodbye correct great "
-    "perfect stop continue".split()
+    "perfect stop continue"
 )
+_MARKS = {",": -1.5, "-": -2.0, "…": -2.0, ":": -2.0, ".": 1.0, "!": 1.0, "?": 1.0}
 
 
 def completeness(words: str, fade: float) -> float:
@@ -69,7 +77,7 @@ def silence_ms(complete: float, eagerness: Eagerness) -> int:
     """The silence after which a turn of this completeness ends; in between the bounds on a geometric scale."""
     least, most = _BOUNDS[eagerness]
     share = min(max((complete - _DOUBTFUL) / (_SURE - _DOUBTFUL), 0.0), 1.0)
-    return round(most * (least / most) ** share)
+    return round(most * math.pow(least / most, share))
 
 
 def longest_silence_ms(eagerness: Eagerness) -> int:
@@ -99,27 +107,27 @@ def _spoken(text: str) -> float:
     words = _WORD.findall(text.lower())
     if not words:
         return 0.0  # nothing understood: the sound must do
-    mark = text.rstrip("\"'”’ )")[-1:]
-    odds = {",": -1.5, "-": -2.0, "…": -2.0, ":": -2.0, "": 0.0}.get(mark, 1.0 if mark in ".!?" else 0.0)
-    if text.rstrip().endswith("..."):
-        odds = -2.0
+    written = text.rstrip("\"'”’ )")
+    odds = -2.0 if written.endswith("...") else _MARKS.get(written[-1:], 0.0)
     return odds + _ending(words) + _opening(words, text)
 
 
 def _ending(words: list[str]) -> float:
-    last = words[-1]
-    if len(words) > 2 and words[0] in _ASKING and last in _STRANDED:
+    before, last = [""] * (len(words) == 1) + words[-2:]
+    if (before, last) == ("mm", "hmm") or last in _REPLIES:
+        return 1.0
+    if last in _AUXILIARY:
+        return -1.0 if before in _PRONOUN else -4.0
+    if last in _STRANDED and words[0] in _ASKING and len(words) > 2:
         return -1.0
     if last in _DANGLING:
         return -4.0
-    if last in _LEANING and len(words) > 1:
-        return -1.5
-    return 1.0 if last in _REPLIES else 0.0
+    return -1.5 if last in _LEANING and before else 0.0
 
 
 def _opening(words: list[str], text: str) -> float:
     if words[0] in _SUBORDINATE and "," not in text.rstrip(",. ") and len(words) < 9:
         return -2.5
-    if len(words) > 2 and words[0] in _ASKING | {"could", "can", "do", "is", "are", "would", "will"}:
+    if len(words) > 2 and words[0] in _ASKING | _AUXILIARY:
         return 0.5  # questions are short and meant to be answered
     return 0.0

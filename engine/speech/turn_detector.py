@@ -6,9 +6,12 @@ that a click does not; enough unvoiced frames in a row end it:
 
     QUIET    --3 voiced frames-------------> SPEAKING   SpeechStarted
     SPEAKING --7 unvoiced frames-----------> SPEAKING   SpeechPaused, once per silence
-    SPEAKING --silence_duration unvoiced---> QUIET      SpeechStopped
+    SPEAKING --enough silence--------------> QUIET      SpeechStopped
     SPEAKING --longest turn reached--------> QUIET      SpeechStopped; what follows is the next turn
     QUIET    --nobody spoke since arm_idle-> QUIET      IdleTimeout, once per arm_idle
+
+How much silence is enough is a setting; or, where the session's eagerness says that the words decide, what `settle`
+was told in the pause, and the longest that may be until then.
 
 Every SpeechStarted is followed by exactly one SpeechStopped, unless the owner says to forget the turn
 (`reset`, or turn detection switched off). Positions count all audio ever pushed.
@@ -24,6 +27,7 @@ from engine.models.base import (
     SpeechStopped,
     TurnDetection,
 )
+from engine.speech.end_of_turn import longest_silence_ms
 from engine.speech.ports import FRAME_MS
 
 TAIL_MS = 200  # silence kept after the last voiced frame; a transcriber cuts off words without it
@@ -53,6 +57,9 @@ class TurnDetector:
         self._floor_ms = 0  # audio before this belongs to an earlier turn, or was forgotten
         self._voiced = False  # the newest frame was
         self._run = 0  # frames in a row that are voiced (QUIET) or unvoiced (SPEAKING)
+        self._settled_ms: int | None = (
+            None  # silence that ends the turn as it is now; None: unknown
+        )
         self._idle_from_ms: int | None = None  # nobody has spoken since here; None: not waiting
 
     @property
@@ -85,7 +92,13 @@ class TurnDetector:
         self.phase = Phase.QUIET
         self._voiced = False
         self._run = 0
+        self._settled_ms = None
         self._floor_ms = max(self._floor_ms, floor_ms)
+
+    def settle(self, voiced_ms: int, silence_ms: int) -> None:
+        """The turn ends after `silence_ms`, if it is still the one with `voiced_ms` of speech."""
+        if self.phase is Phase.SPEAKING and self.voiced_ms == voiced_ms:
+            self._settled_ms = silence_ms
 
     def arm_idle(self, from_ms: int) -> None:
         """Start waiting for the caller, `from_ms` into all audio (where the answer's playback ends)."""
@@ -132,11 +145,20 @@ class TurnDetector:
         self._idle_from_ms = None
         return SpeechStarted(self.start_ms)
 
+    @property
+    def _enough_ms(self) -> int:
+        """The silence that ends the turn under way."""
+        eagerness = self._settings.eagerness
+        if eagerness is None:
+            return self._settings.silence_duration_ms
+        return self._settled_ms or longest_silence_ms(eagerness)
+
     def _speaking(self) -> Signal | None:
         self._run = 0 if self._voiced else self._run + 1
         if self._voiced:
             self.voiced_ms += FRAME_MS
-        stop_frames = max(1, -(-self._settings.silence_duration_ms // FRAME_MS))
+            self._settled_ms = None
+        stop_frames = max(1, -(-self._enough_ms // FRAME_MS))
         too_long = self._now_ms - self.start_ms >= self._max_turn_ms
         if self._run >= stop_frames or too_long:
             ended_ms = self.end_ms

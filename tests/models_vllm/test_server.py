@@ -1,4 +1,4 @@
-"""The conformance turn, spoken in and events out, through the real server and the stock client, for every model that hears."""
+"""The conformance turn, spoken in and events out, through the real server and the stock client, for each model."""
 
 import asyncio
 import base64
@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI
 from support.server_process import Running, run_server
 from support.sim_engine import silence, tone
-from support.tiny_models import HEARING, spread_weights
+from support.tiny_models import HEARING, spread_weights, write_minicpmo
 
 from engine.hearing_session import HearingSession
 
@@ -82,6 +82,30 @@ def test_a_spoken_turn_is_answered_aloud(name: str, tmp_path: Path) -> None:
                 (session,) = opened
                 assert isinstance(session, HearingSession)
                 assert session._memory.audio_tokens > 0
+                await server.settled()
+
+    asyncio.run(main())
+
+
+def test_a_model_that_decides_by_itself_is_voiced(tmp_path: Path) -> None:
+    """MiniCPM-o: seconds go in, a response opens when it begins to speak, and what it writes is heard."""
+
+    async def main() -> None:
+        with spread_weights():
+            deployment = settings(write_minicpmo(tmp_path))
+            async with run_server({**deployment, "engine.vllm.trust_remote_code": True}) as server:
+                client = AsyncOpenAI(base_url=f"{server.http}/v1", api_key="any")
+                async with client.realtime.connect(model="gpt-realtime") as connection:
+                    for _ in range(14):
+                        audio = base64.b64encode(tone(1.0)).decode()
+                        await connection.input_audio_buffer.append(audio=audio)
+                    kinds = []
+                    async for event in connection:
+                        kinds.append(event.type)
+                        if event.type == "response.output_audio.delta":
+                            break
+                await client.close()
+                assert "response.created" in kinds
                 await server.settled()
 
     asyncio.run(main())

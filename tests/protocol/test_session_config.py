@@ -117,7 +117,7 @@ def test_everything_at_once(peer: Peer) -> None:
     assert isinstance(configure, Configure)
     assert (configure.input_rate, configure.language) == (8000, "de")
     assert configure.tools == (tool,)
-    assert configure.turn_detection == TurnDetectionSettings(silence_duration_ms=300)
+    assert configure.turn_detection == TurnDetectionSettings(eagerness="high")
 
     assert peer.updates()["session"] == echo  # absent keeps
     cleared = peer.updates(

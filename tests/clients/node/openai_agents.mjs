@@ -1,15 +1,10 @@
 // @openai/agents-realtime: an agent with a tool, and the history that the session keeps.
-// Run with `--conditions=browser` it is what a page gets: the key travels in a subprotocol.
+// Run with `--conditions=browser --import ./browser.mjs` it is what a page gets, and the key goes into a subprotocol.
 
 import { RealtimeAgent, RealtimeSession, tool } from '@openai/agents-realtime';
 import { isBrowserEnvironment } from '@openai/agents-realtime/_shims';
 import { z } from 'zod';
 import * as common from './common.mjs';
-
-if (isBrowserEnvironment()) {
-  // A WebSocket of the browser's kind, which Node 20 lacks; by path, for to browsers `ws` offers none.
-  globalThis.WebSocket = (await import('./node_modules/ws/wrapper.mjs')).WebSocket;
-}
 
 const calls = [];
 const getWeather = tool({
@@ -31,6 +26,17 @@ async function connect(baseUrl, apiKey) {
   return session;
 }
 // endregion
+
+/** What a page's own server gives the page: a key that opens one session. */
+async function ephemeralKey(baseUrl, key) {
+  const headers = { authorization: `Bearer ${key}`, 'content-type': 'application/json' };
+  const answer = await fetch(`${baseUrl}/realtime/client_secrets`, { method: 'POST', headers, body: '{}' });
+  return (await answer.json()).value;
+}
+
+async function open(baseUrl, key) {
+  return connect(baseUrl, isBrowserEnvironment() ? await ephemeralKey(baseUrl, key) : key);
+}
 
 /** One session, its events sorted into what a caller notices. */
 class Talk {
@@ -102,7 +108,7 @@ async function bargeIn(talk, speech) {
 const where = isBrowserEnvironment() ? 'browser' : 'Node';
 const version = common.versionOf('@openai/agents-realtime');
 await common.run(`@openai/agents-realtime (${where})`, version, async (baseUrl, key, speech, report) => {
-  const first = new Talk(await connect(baseUrl, key));
+  const first = new Talk(await open(baseUrl, key));
   let ended = first.begin();
   first.session.sendMessage(common.TYPED);
   report.typed = await first.answer(ended);
@@ -122,7 +128,7 @@ await common.run(`@openai/agents-realtime (${where})`, version, async (baseUrl, 
   report.history = first.told();
   first.session.close();
 
-  const second = new Talk(await connect(baseUrl, key));
+  const second = new Talk(await open(baseUrl, key));
   ended = second.begin();
   second.session.sendMessage(common.TYPED);
   report.second = await second.answer(ended);

@@ -179,6 +179,78 @@ def spread_weights(seed: int = 0) -> Iterator[None]:
         DummyModelLoader.load_weights = stock
 
 
+_MINICPMO_TOKENS = (
+    "<unk>",
+    "<image>",
+    "</image>",
+    "<unit>",
+    "</unit>",
+    "<|audio_start|>",
+    "<|audio|>",
+    "<|audio_end|>",
+    "<|tts_bos|>",
+    "<|tts_pad|>",
+    "<|listen|>",
+    "<|speak|>",
+    "<|chunk_eos|>",
+    "<|chunk_tts_eos|>",
+    "<|turn_eos|>",
+)
+# The checkpoint brings its configuration class as code; this one has the fields that vLLM reads.
+_MINICPMO_CONFIG = """
+from transformers import Qwen3Config, SiglipVisionConfig, WhisperConfig
+
+
+class MiniCPMOConfig(Qwen3Config):
+    model_type = "minicpmo"
+
+    def __init__(self, vision_config=None, audio_config=None, **fields):
+        super().__init__(**fields)
+        self.vision_config = _built(SiglipVisionConfig, vision_config)
+        self.audio_config = _built(WhisperConfig, audio_config)
+
+
+def _built(kind, config):
+    return config if isinstance(config, kind) else kind(**(config or {}))
+"""
+
+
+def write_minicpmo(folder: Path) -> Path:
+    """MiniCPM-o 4.5 without its voice: a Whisper-shaped encoder in front of a Qwen3 language model."""
+    write_tokenizer(folder, (*CONTROL, *_MINICPMO_TOKENS))
+    (folder / "configuration_minicpmo.py").write_text(_MINICPMO_CONFIG)
+    whisper = dict.fromkeys(
+        ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0
+    )
+    return _write(
+        folder,
+        {
+            "auto_map": {"AutoConfig": "configuration_minicpmo.MiniCPMOConfig"},
+            "architectures": ["MiniCPMO"],
+            "model_type": "minicpmo",
+            "version": "4.5",
+            **_text(),
+            "query_num": 64,
+            "image_size": 448,
+            "drop_vision_last_layer": False,
+            "batch_vision_input": True,
+            "audio_pool_step": 5,
+            "audio_chunk_length": 1.0,
+            "vision_config": {
+                "hidden_size": 64,
+                "intermediate_size": 64,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 448,
+                "patch_size": 14,
+            },
+            "audio_config": _audio(
+                encoder_ffn_dim=256, vocab_size=100, decoder_layers=1, **whisper
+            ),
+        },
+    )
+
+
 HEARING: dict[str, Callable[[Path], Path]] = {
     "qwen2-audio": write_qwen2_audio,
     "qwen2.5-omni": write_qwen2_5_omni,
