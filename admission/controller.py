@@ -132,6 +132,11 @@ class Controller:
         if self._closed is None:
             self._closed = reason
 
+    def reopen(self, reason: Reason) -> None:
+        """Let people in again, if it was closed for `reason`; closed for another it stays closed."""
+        if self._closed == reason:
+            self._closed = None
+
     @property
     def active(self) -> int:
         """Leases out."""
@@ -228,9 +233,8 @@ class Controller:
     def _longest_step(self, urgency: float) -> float:
         step_s = self._longest.get(urgency)
         if step_s is None:
-            step_s = self._longest[urgency] = projection.longest_step(
-                self._coefficients[0], urgency, self.tail.careful, self.settings.temper.target_share
-            )
+            target = self.settings.temper.target_share
+            step_s = self._longest[urgency] = target / (urgency * (1 + self.tail.careful))
         return step_s
 
     def _ingest_bound(self) -> float:
@@ -288,7 +292,7 @@ class Controller:
         elif self.cost.ready:
             demand, c = fleet.demand, self._coefficients
             step_s = projection.step_now(c, demand.rate, demand.tokens * fill, 1 / demand.urgency)
-            self.tail.observe(window.last, demand.urgency * step_s, step_s / c[0])
+            self.tail.observe(window.last, demand.urgency * step_s)
 
     def plan(self) -> None:
         """The bounds until the next control."""

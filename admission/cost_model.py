@@ -1,6 +1,6 @@
 """What a step costs, learned while serving. Pure.
 
-    step(n, kv) = gain · (θ0 + θ1·n + θ2·kv + θ3·kv²)      n sessions in the step, kv tokens read by it
+    step(n, kv) = gain · (θ0 + θ1·n + θ2·kv + θ3·kv^1.5)      n sessions in the step, kv tokens read by it
 
 Two time scales. The shape θ is a ridge regression whose prior is a calibration where there was one. Its samples are kept
 as sums by cell of (n, kv), each cell with a bounded weight: what is seen again replaces what was seen there before, and
@@ -27,6 +27,7 @@ _ENOUGH = 150.0  # samples until a shape without a prior is believed
 _KEPT_SAMPLES = 64  # of one interval
 _OUTLIER = 3.0  # × the median ratio: a step that also read somebody's long header
 _BAND = (0.85, 1.18)  # of the gain: within it the shape may follow
+_STILL = (0.93, 1.08)  # … and within this it is noise: the shape has it already
 _SAME_FLEET = 0.15
 _ABSORB_S = 60.0
 _TRUSTED_WEIGHT = 2000.0  # samples that a remembered or calibrated shape counts for
@@ -189,12 +190,12 @@ class CostModel:
 
     def _features(self, sessions: Any, kv_tokens: Any) -> Vector:
         n, z = np.asarray(sessions, float) / _SESSIONS, np.asarray(kv_tokens, float) / self._kv_unit
-        return np.stack([np.ones_like(n), n, z, z * z], axis=-1)
+        return np.stack([np.ones_like(n), n, z, z**1.5], axis=-1)
 
     def coefficients(self) -> tuple[float, float, float, float]:
-        """(seconds, per session, per token, per token²), gain included."""
-        t, u = self.theta * self.gain, self._kv_unit
-        return float(t[0]), float(t[1]) / _SESSIONS, float(t[2]) / u, float(t[3]) / u**2
+        """(seconds, per session, per token, per token^1.5), gain included."""
+        t, u = self.theta * (1.0 if _STILL[0] < self.gain < _STILL[1] else self.gain), self._kv_unit
+        return float(t[0]), float(t[1]) / _SESSIONS, float(t[2]) / u, float(t[3]) / u**1.5
 
     def doubt(self, sessions: float, kv_tokens: float) -> float:
         """Two standard errors of the shape at this point, as a share of its value."""

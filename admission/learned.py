@@ -34,7 +34,7 @@ def loads(text: str, key: str) -> Learned | None:
         if found.pop("version") != VERSION or found.get("key") != key:
             return None
         state = Learned(**found)
-        numbers = (state.tail, state.heaviest + 1, state.served, state.limit, state.join_s)
+        numbers = (state.tail, state.served, state.limit, state.join_s)
         if any(not 0 <= float(number) < 1e9 for number in numbers):
             return None
         return state

@@ -54,7 +54,11 @@ class AdmissionPort(Protocol):
         ...
 
     def close(self, reason: Reason) -> None:
-        """Refuse everyone from now on (draining, engine down)."""
+        """Refuse everyone from now on (draining, engine down). The first reason stands."""
+        ...
+
+    def reopen(self, reason: Reason) -> None:
+        """Let people in again, if it was closed for `reason`; closed for another it stays closed."""
         ...
 
     @property

@@ -5,12 +5,11 @@ a session is in a step for the share d·steps/tick of the time, so the mean step
 
     Λ = Σ steps_i/tick_i          steps asked for per second
     K = Σ steps_i/tick_i · kv_i   tokens asked to be read per second
-    d = f(d) = θ0 + θ1·dΛ + θ2·dK + θ3·(dK)²
+    d = f(d) = θ0 + θ1·dΛ + θ2·dK + θ3·(dK)^1.5
 
 A tick waits up to a step to be let in and then takes its steps, so it takes at most υ·d of its budget, where
-υ = (steps + 1)/budget, if all steps are alike. Fluctuations are amplified as d grows beyond θ0 (a longer step holds more sessions, which makes
-it longer), so the slowest tick in a thousand takes υ·d·(1 + κ·d/θ0); κ is measured (tail.py). The fleet fits while
-f(d*) ≤ d*, where d* is the step at which that tick reaches its target.
+υ = (steps + 1)/budget, if all steps are alike; the slowest in a thousand takes υ·d·(1 + ε), and ε is measured (tail.py).
+The fleet fits while f(d*) ≤ d*, where d* is the step at which that tick reaches its target.
 
 After a hiccup of the engine everybody is in every step. The fleet comes back from there only if even then steps are
 short enough for the session with the fastest pace: so f(d) ≤ d must hold at that d too. Where cost grows faster than in
@@ -21,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
 
-_COME_BACK = 0.97  # share of the time that a crowded fleet may need
+_COME_BACK = 0.95  # share of the time that a crowded fleet may need
 
 Coefficients = tuple[float, float, float, float]
 
@@ -67,14 +66,6 @@ class Demand:
         )
 
 
-def longest_step(fixed_s: float, urgency: float, tail: float, target_share: float) -> float:
-    """d*: the mean step at which the slowest tick in a thousand reaches the target."""
-    reach = target_share / urgency
-    if tail <= 0 or fixed_s <= 0:
-        return reach
-    return fixed_s * (sqrt(1 + 4 * tail * reach / fixed_s) - 1) / (2 * tail)
-
-
 def crowded_step(pace: float) -> float:
     """The longest step from which a fleet that is all in it still comes back."""
     return _COME_BACK / pace
@@ -83,19 +74,22 @@ def crowded_step(pace: float) -> float:
 def load(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:
     """f(d*)/d*: above 1 the fleet does not fit."""
     read = step_s * tokens
-    return (c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read * read) / step_s
+    return (c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read**1.5) / step_s
 
 
 def scale_to_full(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:
     """How many times this fleet would fit: the s with load(s·rate, s·tokens) = 1."""
     room = step_s - c[0]
     read = step_s * tokens
-    linear, square = c[1] * step_s * rate + c[2] * read, c[3] * read * read
+    linear, curved = c[1] * step_s * rate + c[2] * read, c[3] * read**1.5
     if room <= 0:
         return 0.0
-    if square < 1e-9 * linear:
-        return room / linear
-    return (sqrt(linear * linear + 4 * square * room) - linear) / (2 * square)
+    # linear·u² + curved·u³ = room with u = √s: convex and rising, so Newton from above comes down to it.
+    root = sqrt(room / linear)
+    for _ in range(8):
+        over = (linear + curved * root) * root * root - room
+        root -= over / ((2 * linear + 3 * curved * root) * root)
+    return root * root
 
 
 def step_now(c: Coefficients, rate: float, tokens: float, longest_s: float) -> float:
@@ -103,7 +97,7 @@ def step_now(c: Coefficients, rate: float, tokens: float, longest_s: float) -> f
     step_s = c[0]
     for _ in range(40):
         read = step_s * tokens
-        following = c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read * read
+        following = c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read**1.5
         following = min(following, longest_s)
         if abs(following - step_s) < 1e-4 * step_s:
             break

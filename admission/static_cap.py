@@ -15,7 +15,7 @@ class StaticCap:
     """Admits while fewer than `max_sessions` leases are out.
 
     Every lease is counted from `try_admit` to its first `release`, whoever calls how often:
-    leases out + places free == max_sessions, always. Once closed it stays closed.
+    leases out + places free == max_sessions, always. Closed, it opens again only for the reason it was closed for.
     """
 
     __slots__ = ("_closed", "_limit", "_out", "_refused_in_a_row")
@@ -58,6 +58,11 @@ class StaticCap:
         """Refuse everyone from now on. The first reason stands."""
         if self._closed is None:
             self._closed = reason
+
+    def reopen(self, reason: Reason) -> None:
+        """Let people in again, if it was closed for `reason`; closed for another it stays closed."""
+        if self._closed == reason:
+            self._closed = None
 
     @property
     def active(self) -> int:

@@ -64,7 +64,7 @@ class Plant:
 
     def noisy(self) -> "Plant":
         """The same machine with a noisy neighbour."""
-        return replace(self, name=f"{self.name}+noise", noise=0.15, spike=0.002)
+        return replace(self, name=f"{self.name}+noise", noise=0.15, spike=0.001)
 
     def convex(self) -> "Plant":
         """The same machine, where reading the cache costs more than in proportion."""

@@ -83,13 +83,13 @@ class Effort:
 QUICK = Effort((DEFAULT, anchored(512, 256), DEFAULT_SLIDING, sliding(512)), (0,), 3072, 2560)
 FULL = Effort(
     (
-        DEFAULT, anchored(1024, 512), anchored(512, 128), anchored(512, 256), anchored(512, 512),
+        DEFAULT, anchored(1024, 512), anchored(512, 128), anchored(512, 256),
         anchored(512, 256, sink=96), anchored(512, 256, sink=224), anchored(256, 128),
-        DEFAULT_SLIDING, sliding(512), sliding(256),
+        DEFAULT_SLIDING, sliding(512),
     ),
     (0, 40_000),
     TRAINED - _MARGIN,
-    7424,
+    5120,
 )  # fmt: skip
 EXAM = anchored(256, 128)  # small, so that the window passes the instruction many times
 EXAM_SLIDING = sliding(256)

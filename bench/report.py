@@ -7,7 +7,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -129,12 +129,15 @@ class Report:
         return [figure for figure in self.figures if figure.met is False]
 
     def as_json(self) -> dict[str, Any]:
-        """The whole report as one JSON object; figures by name."""
+        """The whole report as one JSON object: plain numbers by name, and what they are beside them."""
         return {
             "name": self.name,
-            "figures": {
-                figure.name: {k: v for k, v in asdict(figure).items() if k != "name"}
+            "figures": {figure.name: figure.value for figure in self.figures},
+            "units": {figure.name: figure.unit for figure in self.figures if figure.unit},
+            "targets": {
+                figure.name: {"target": figure.target, "met": figure.met}
                 for figure in self.figures
+                if figure.target
             },
             "machine": self.machine,
             "versions": versions(),

@@ -43,6 +43,9 @@ class Tally:
     def tick(self, stats: TickStats) -> None:
         self.ticks[stats.outcome] += 1
 
+    def served(self, stats: TickStats) -> None:
+        """Its verdict has been counted."""
+
     def step(self, stats: StepStats) -> None:
         self.steps += 1
 

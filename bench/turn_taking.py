@@ -34,8 +34,11 @@ from engine.weights import EmbeddedFiles, WeightsError, embedded_dir
 
 TICK_MS = 160
 THINKING_MS = 150  # from a pause to its words: a tick's wait not counted, about what two cores take
-PAUSES_MS = (400, 700, 1000, 1500)  # after which somebody who broke off goes on
-PLAIN_MS = (200, 300, 400, 500, 600, 700, 800, 1000, 1200, 1500, 2000, 2500)
+PAUSES_MS = tuple(
+    range(300, 1900, 100)
+)  # after which somebody who broke off goes on, all as likely
+PLAIN_MS = tuple(range(200, 2600, 100))
+_SHOWN_MS = (200, 300, 500, 700, 1000, 1500)  # of those; the rest are for comparing
 EAGERNESS: tuple[Eagerness, ...] = ("high", "auto", "low")
 _BEFORE_MS, _AFTER_MS = 320, 4640  # silence around an utterance: more than any policy waits
 _TICK_BYTES = SPEECH_RATE * TICK_MS // 1000 * 2
@@ -173,11 +176,13 @@ def _figures(name: str, outcomes: Sequence[Outcome], chosen: Sequence[TurnSample
         Figure(f"{name}: broken off", sum(not s.complete for s in chosen)),
     ]
     rows = {outcome.policy: _row(outcome, chosen) for outcome in outcomes}
-    for policy, (mean_ms, p90_ms, share) in rows.items():
+    shown = [f"silence {ms}" for ms in _SHOWN_MS] + [f"semantic {e}" for e in EAGERNESS]
+    for policy in shown:
+        mean_ms, p90_ms, share = rows[policy]
         found += [
-            Figure(f"{name}: {policy}, delay, mean", round(mean_ms), "ms"),
-            Figure(f"{name}: {policy}, delay, p90", round(p90_ms), "ms"),
-            Figure(f"{name}: {policy}, cut in", round(100 * share, 1), "%"),
+            Figure(f"{name}: {policy}, wait, mean", round(mean_ms), "ms"),
+            Figure(f"{name}: {policy}, wait, p90", round(p90_ms), "ms"),
+            Figure(f"{name}: {policy}, cut-ins", round(100 * share, 1), "%"),
         ]
     plain = [rows[f"silence {ms}"] for ms in PLAIN_MS]
     for eagerness in EAGERNESS:

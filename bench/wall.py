@@ -58,6 +58,9 @@ class Witness:
     def tick(self, stats: TickStats) -> None:
         self.ticks.append(stats)
 
+    def served(self, stats: TickStats) -> None:
+        """Its verdict has been kept."""
+
     def step(self, stats: StepStats) -> None:
         self.steps.append((self._clock.now(), stats))
 

@@ -57,6 +57,9 @@ class Answer:
         self._transcribed_at: float | None = None
         self._first_token_at: float | None = None
         self._first_output_at: float | None = None
+        self._output_at = 0.0  # newest output; means nothing before the first
+        self._asked_at: float | None = None  # its first tokens were asked for
+        self._sent_at: float | None = None  # and that left for the backend
 
     # -- its task ------------------------------------------------------------
 
@@ -102,7 +105,7 @@ class Answer:
     def _called(self, part: CallPart, now: float) -> None:
         if self.phase is Phase.DECODING:
             self._fresh = True
-            self._first_output(now)
+            self._put_out(now)
             self._listener.function_call(self.request.response_id, part)
 
     async def _resolve(self, transcript: Callable[[str], Awaitable[str]]) -> list[Message]:
@@ -121,6 +124,7 @@ class Answer:
         self._input_tokens, self._cached_tokens = plan.input_tokens, plan.keep_tokens
         self.phase = advance(self.phase, Step.PROMPTED)
         self._parts.model.begin(self._state)
+        self._asked_at = self._parts.clock.now()
         self._lane.begin(
             plan,
             self.take,
@@ -143,7 +147,7 @@ class Answer:
             self._fail(chunk.error)
             return
         if self._first_token_at is None:
-            self._first_token_at = now
+            self._first_token_at, self._sent_at = now, self._lane.sent_at
         self._tokens.extend(chunk.token_ids)
         self._fresh = self._fresh or not self.request.audio
         self._say(self._parts.model.decode(self._state, chunk.token_ids).text, now)
@@ -165,7 +169,7 @@ class Answer:
             if self._clauses:
                 self._progress.set()
         else:
-            self._first_output(now)
+            self._put_out(now)
             self._listener.response_text(self.request.response_id, text)
 
     def _go_on(self, now: float) -> None:
@@ -208,14 +212,15 @@ class Answer:
         self._listener.response_text(response_id, clause)
         if not pcm:  # a clause of signs alone is not spoken
             return
-        self._first_output(now)
+        self._put_out(now)
         self._fresh = True
         self._playhead.extend(now, len(pcm) / 2 / rate)
         size = rate * self._parts.settings.slice_ms // 1000 * 2
         for start in range(0, len(pcm), size):
             self._listener.response_audio(response_id, pcm[start : start + size])
 
-    def _first_output(self, now: float) -> None:
+    def _put_out(self, now: float) -> None:
+        self._output_at = now
         if self._first_output_at is None:
             self._first_output_at = now
 
@@ -274,6 +279,8 @@ class Answer:
                 now,
                 len(self._tokens),
                 outcome,
+                self._asked_at,
+                self._sent_at,
             )
         )
 
@@ -286,6 +293,16 @@ class Answer:
             self._judge(now, period_s, ledger, fresh)
         if self._paused and self.phase is Phase.DECODING:
             self._go_on(now)
+
+    def owed_since(self, now: float) -> float | None:
+        """Since when output has been missing; None while none is."""
+        if self._first_output_at is None:
+            since = self.decided_at + self._parts.settings.first_output_s
+        else:
+            period_s = self._parts.model.spec.tick_ms / 1000
+            end_at = self._playhead.end_at if self._speaks else None
+            since = self._output_at + period_s if end_at is None else end_at - period_s
+        return since if since < now and self.phase is not Phase.ENDED else None
 
     def _judge(self, now: float, period_s: float, ledger: TickLedger, fresh: bool) -> None:
         if self._first_output_at is None:

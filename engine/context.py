@@ -76,6 +76,11 @@ class ResidentContext:
         self._incoming: list[Place] = []  # of the append that is about to be sent
         self._resume: Place = _NOWHERE  # of the first token of the window, once it has moved
 
+    @property
+    def is_full(self) -> bool:
+        """True once the window is full: from then on the call costs what it will always cost."""
+        return self.lost > 0 or len(self.tokens) >= self.header + self.limits.policy.window_tokens
+
     def reconcile(self, segments: Sequence[Segment], room: int) -> Reconciled:
         """How to reach the context that `segments` describe, leaving `room` tokens for the answer.
 

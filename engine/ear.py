@@ -11,6 +11,7 @@ from engine.clock import Clock
 from engine.models.base import InteractionModel
 from engine.pool import Pool
 from engine.session import Session
+from engine.stepping import Failed
 from engine.work import Frame
 
 log = logging.getLogger("metronome.engine")
@@ -19,10 +20,11 @@ log = logging.getLogger("metronome.engine")
 class Ear:
     """Owns the thread that hears, so that a slow transcription can never make a listening tick late."""
 
-    def __init__(self, model: InteractionModel, pool: Pool, clock: Clock) -> None:
+    def __init__(self, model: InteractionModel, pool: Pool, clock: Clock, failed: Failed) -> None:
         self._model = model
         self._pool = pool
         self._clock = clock
+        self._failed = failed
         self._ready: dict[str, Session] = {}  # insertion order is first come, first heard
         self._wake = asyncio.Event()
         self.hearing_since: float | None = None  # None between batches; the watchdog reads it
@@ -38,9 +40,17 @@ class Ear:
             await self._wake.wait()
             self._wake.clear()
             sessions, self._ready = self._ready, {}
-            batch = [(s, frame) for s in sessions.values() if (frame := s.next_frame()) is not None]
+            batch = [(s, f) for s in sessions.values() if (f := self._next_frame(s)) is not None]
             if batch:
                 await self._hear(batch)
+
+    def _next_frame(self, session: Session) -> Frame | None:
+        try:
+            return session.next_frame()
+        except Exception:
+            log.exception("session %s: it could not take its next frame", session.id)
+            self._failed("session", session.id)
+            return None
 
     async def _hear(self, batch: list[tuple[Session, Frame]]) -> None:
         ticks = [(session.state, frame.pcm) for session, frame in batch]
@@ -49,6 +59,7 @@ class Ear:
             heard = await self._pool.run(self._model.hear, ticks)
         except Exception:
             log.exception("hearing failed for %d sessions", len(batch))
+            self._failed("hearing", "")
             for session, _ in batch:
                 session.fail("engine_unavailable", "The speech detector failed.")
             return
@@ -56,5 +67,10 @@ class Ear:
             self.hearing_since = None
         now = self._clock.now()
         for (session, frame), result in zip(batch, heard, strict=True):
-            if not session.closed:
+            if session.closed:
+                continue
+            try:
                 session.heard(frame, result, now)
+            except Exception:
+                log.exception("session %s: what it heard led to an error", session.id)
+                self._failed("session", session.id)

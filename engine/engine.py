@@ -14,10 +14,12 @@ from engine.clock import Clock
 from engine.context import ContextLimits
 from engine.ear import Ear
 from engine.executor import Executor
+from engine.faults import Fault, Faults
 from engine.frame_session import FrameSession
 from engine.grid import next_beat
 from engine.hearing_session import HearingSession
 from engine.kv_policy import KvPolicy
+from engine.lag import Lag, lag_of
 from engine.listener import SessionListener
 from engine.models.base import InteractionModel, SessionSetup
 from engine.observer import Observer
@@ -27,6 +29,7 @@ from engine.settings import EngineSettings, Parts
 from engine.stepping import Stepper
 from engine.turn_session import TurnSession
 from engine.voiced_frame_session import VoicedFrameSession
+from engine.wall import WallForecast
 from engine.work import KvSnapshot
 
 log = logging.getLogger("metronome.engine")
@@ -69,18 +72,28 @@ class Engine:
         self.model = model
         self.stalled = False  # a step or a hearing has been under way for more than two ticks
         self.alive = False  # True between a successful start and stop or death
+        self.is_hung = False  # a thread was left behind that may never end
+        self.faults = Faults()
         self._executor = executor
         self._clock = clock
         self._settings = settings
         self._policy = policy
-        self._stepper = Stepper(executor, clock, observer, settings.prefill_budget)
         self._pools = pools or default_pools(model, settings)
-        self._ear = Ear(model, self._pools.ear, clock)
+        self._own_pools = pools is None
         self._observer = observer
         self._sessions: dict[str, Session] = {}
         self._parts: Parts | None = None  # None until started
         self._jobs: asyncio.TaskGroup | None = None  # None unless running
         self._empty_kv: KvSnapshot | None = None
+        self._renew()
+
+    def _renew(self) -> None:
+        """The parts that belong to one life of the backend."""
+        budget = self._settings.prefill_budget
+        self._stepper = Stepper(self._executor, self._clock, self._observer, budget, self._failed)
+        self._ear = Ear(self.model, self._pools.ear, self._clock, self._failed)
+        self._wall = WallForecast()
+        self._given_up = asyncio.Event()  # a step or a hearing hangs for good
 
     # -- life ----------------------------------------------------------------
 
@@ -103,16 +116,11 @@ class Engine:
         return kv
 
     async def run(self) -> None:
-        """Serve until `stop`. Raises EngineDead after failing every session."""
-        death: EngineDead | None = None
+        """Serve until `request_stop`. Raises EngineDead after failing every session."""
         async with asyncio.TaskGroup() as jobs:
             self._jobs = jobs
             loops = [jobs.create_task(self._ear.run()), jobs.create_task(self._beat())]
-            try:
-                await self._stepper.run()
-            except EngineDead as error:
-                log.critical("the engine died: %s", error)
-                death = error
+            death = await self._step_until_stop(jobs)
             self.alive = False
             for task in loops:
                 task.cancel()
@@ -120,6 +128,52 @@ class Engine:
         self._jobs = None
         if death is not None:
             raise death
+
+    async def _step_until_stop(self, jobs: asyncio.TaskGroup) -> EngineDead | None:
+        """What ended the step loop: None if it was asked to stop."""
+        stepping = jobs.create_task(self._step())
+        hanging = jobs.create_task(self._given_up.wait())
+        await asyncio.wait((stepping, hanging), return_when=asyncio.FIRST_COMPLETED)
+        hanging.cancel()
+        if stepping.done():
+            death = stepping.result()
+        else:
+            stepping.cancel()
+            self.is_hung = True
+            death = EngineDead(f"nothing has moved for {self._settings.hang_limit_s:g} s")
+        if death is not None:
+            self.faults.note("death")
+            log.critical("the engine died: %s", death)
+        return death
+
+    async def _step(self) -> EngineDead | None:
+        """The engine's boundary: whatever a step raises, every session is told."""
+        try:
+            await self._stepper.run()
+        except EngineDead as death:
+            return death
+        except Exception as error:
+            log.exception("a step failed")
+            return EngineDead(f"{type(error).__name__}: {error}")
+        return None
+
+    async def restart(self) -> KvSnapshot:
+        """After a death: free what is left, then start again with a new backend. `run` comes next.
+
+        Raises:
+            EngineDead: there can be no new one; the message says why.
+        """
+        try:
+            await self._executor.shutdown()
+            if self.is_hung and self._own_pools:  # the ear may be what hangs
+                self._pools.abandon()
+                self._pools = default_pools(self.model, self._settings)
+            self._renew()
+            self.stalled = False
+            return await self.start()
+        except Exception as error:
+            log.exception("the engine cannot be restarted")
+            raise EngineDead(f"{type(error).__name__}: {error}") from error
 
     def _end_all(self, death: EngineDead | None) -> None:
         code = "engine_unavailable" if death else "server_shutdown"
@@ -135,7 +189,10 @@ class Engine:
         self.alive = False
         self._stepper.stop()
         await self._executor.shutdown()
-        self._pools.shutdown()
+        if self.is_hung:
+            self._pools.abandon()
+        else:
+            self._pools.shutdown()
 
     def request_stop(self) -> None:
         """Let `run` return after the step in flight."""
@@ -173,10 +230,16 @@ class Engine:
             return await job
         except Exception:
             log.exception("session %s: a job failed", session_id)
-            session = self._sessions.get(session_id)
-            if session is not None:
-                session.fail("server_error", "The server failed while it worked on this session.")
+            self._failed("session", session_id)
             return ""
+
+    def _failed(self, fault: Fault, session_id: str) -> None:
+        """Count what went wrong; our own mistake ends the session it happened in."""
+        self.faults.note(fault)
+        # A lane beside the conversation is named after its session.
+        session = self._sessions.get(session_id.partition("/")[0])
+        if fault == "session" and session is not None:
+            session.fail("server_error", "The server failed while it worked on this session.")
 
     # -- time ----------------------------------------------------------------
 
@@ -188,19 +251,25 @@ class Engine:
             await self._clock.sleep_until(next_beat(start, period, self._clock.now()))
             now = self._clock.now()
             self._watch(now, period)
+            if self._stepper.kv is not None and not self._policy.bounded:
+                self._wall.observe(now, self._stepper.kv)
             for session in list(self._sessions.values()):
-                session.beat(now, period)
+                try:
+                    session.beat(now, period)
+                except Exception:
+                    log.exception("session %s: its tick failed", session.id)
+                    self._failed("session", session.id)
 
     def _watch(self, now: float, period_s: float) -> None:
         """The watchdog. It runs on the loop, so a thread that hangs cannot silence it."""
-        begun = [
-            t for t in (self._stepper.step_started_at, self._ear.hearing_since) if t is not None
-        ]
-        stuck_s = now - min(begun, default=now)
+        since = [t for t in (self._stepper.stuck_since, self._ear.hearing_since) if t is not None]
+        stuck_s = now - min(since, default=now)
         stalled = stuck_s > 2 * period_s
         if stalled != self.stalled:
             log.warning("the engine %s", "stalled" if stalled else "moves again")
             self.stalled = stalled
+            if stalled:
+                self.faults.note("stall")
         if stuck_s > self._settings.stall_limit_s:
             for session in list(self._sessions.values()):
                 if session.is_owed(now):
@@ -208,6 +277,19 @@ class Engine:
                     session.fail(
                         "engine_stalled", "The engine stopped answering; please reconnect."
                     )
+        if stuck_s > self._settings.hang_limit_s:
+            self._given_up.set()
+
+    def lag(self) -> Lag:
+        """How far behind the calls are now. For a scrape, not for a tick."""
+        block_size = 1 if self._empty_kv is None else self._empty_kv.block_size
+        tick_s = self.model.spec.tick_ms / 1000
+        return lag_of(self._sessions.values(), self._clock.now(), tick_s, block_size)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds until the KV pool is full, if the policy lets it fill; else infinite."""
+        return self._wall.seconds
 
     def snapshot(self) -> EngineSnapshot:
         """What the engine holds now."""

@@ -1,7 +1,7 @@
 """A call with a frame-locked model: each tick of audio enters the context and a tick of output comes back."""
 
 from engine.inbox import ClearMark, CommitMark
-from engine.lane import Lane
+from engine.lane import FrameLane, Mirror
 from engine.listener import SessionListener
 from engine.models.base import Heard, SessionSetup, TickOutput
 from engine.response import ResponseRequest
@@ -23,10 +23,11 @@ class FrameSession(Session):
         spawn: Spawn,
     ) -> None:
         super().__init__(session_id, setup, listener, parts, ear, spawn)
-        self._lane = Lane(session_id, parts.stepper, parts.limits)
+        self._lane = FrameLane(session_id, parts.stepper, parts.limits)
         self._speaking = False
         self._tokens: tuple[int, ...] = ()  # of the frame being decoded
         self._pcm = b""  # that came with them
+        self._heard_at = self._first_at = 0.0  # of that frame: heard, and its first token there
 
     def heard(self, frame: Frame, heard: Heard, now: float) -> None:
         chunk = heard.chunk
@@ -34,12 +35,15 @@ class FrameSession(Session):
             super().heard(frame, heard, now)
         else:
             self._tokens, self._pcm = (), b""
+            self._heard_at = now
             self._lane.feed(chunk, frame.deadline, self._take)
 
     def _take(self, chunk: TokenChunk, now: float) -> None:
         if chunk.error is not None:
             self.fail("engine_unavailable", chunk.error)
             return
+        if not self._tokens:
+            self._first_at = now
         self._tokens += chunk.token_ids
         self._pcm += chunk.pcm
         if not chunk.finished:
@@ -48,10 +52,7 @@ class FrameSession(Session):
         assert frame is not None, self.id
         output = self._parts.model.decode(self.state, self._tokens, self._pcm)
         self._deliver(output)
-        if frame.seq > self._counted:
-            self._parts.observer.tick(
-                self.ledger.judge("frame", frame.ready_at, now, frame.deadline, fresh=True)
-            )
+        self._count(frame)
         if self._inbox.head() is not None:
             self._ear.ready(self)
 
@@ -62,6 +63,17 @@ class FrameSession(Session):
         elif self._speaking:
             self._speaking = False
             self.listener.fell_silent()
+
+    def _count(self, frame: Frame) -> None:
+        """The frame's output has left: its latency ends here."""
+        now, sent_at = self._parts.clock.now(), self._lane.sent_at
+        stages = (
+            self._heard_at - frame.ready_at,
+            sent_at - self._heard_at,
+            self._first_at - sent_at,
+            now - self._first_at,
+        )
+        self._served(frame, now, stages)
 
     def _act(self, heard: Heard) -> None:
         """A frame without a chunk: the model only listened."""
@@ -74,6 +86,10 @@ class FrameSession(Session):
 
     def cancel(self, response_id: str) -> None:
         """What is cancelled is what the client hears; the model goes on, and its silence is still told."""
+
+    @property
+    def mirror(self) -> Mirror:
+        return self._lane.context
 
     def close(self) -> None:
         if self.closed:

@@ -140,7 +140,8 @@ class HearingLane(Lane):
 
     # -- ChunkSink -----------------------------------------------------------
 
-    def sent(self, append: Append) -> None:
+    def sent(self, append: Append, now: float) -> None:
+        self.sent_at = now
         self._in_flight, self._listened = True, self._listens
         self._surplus = 0
         self.context.appended(append.keep_tokens, self._marked)

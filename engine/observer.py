@@ -1,6 +1,6 @@
 """What the engine reports about time. One observer is wired in by the server: metrics and admission read from it."""
 
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import msgspec
 
@@ -13,6 +13,11 @@ Outcome = Literal["on_time", "late", "empty", "dropped"]
 TurnOutcome = Literal["completed", "max_output_tokens", "cancelled", "failed"]
 
 
+# audio complete → heard → sent to the backend → first token → delivered
+Stage = Literal["ingest", "queue", "engine", "egress"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
 class TickStats(msgspec.Struct, frozen=True, gc=False):
     """One tick's obligation and what became of it. Instants in seconds on the engine's clock."""
 
@@ -22,6 +27,9 @@ class TickStats(msgspec.Struct, frozen=True, gc=False):
     done_at: float  # heard, or its first output delivered
     deadline: float
     miss_run: int = 0  # length of the run of misses that this tick ended (0: it ended none)
+    measured: bool = True  # False: judged by the beat, and `done_at` is only when that was
+    # Seconds it spent in each of STAGES, as far as it came.
+    stages: tuple[float, ...] = ()
 
     @property
     def latency_s(self) -> float:
@@ -49,12 +57,21 @@ class TurnStats(msgspec.Struct, frozen=True):
     ended_at: float
     tokens: int
     outcome: TurnOutcome
+    asked_at: float | None = None  # its first tokens were asked for
+    sent_at: float | None = None  # and that left for the backend
 
 
 class Observer(Protocol):
     """Called on the event loop."""
 
-    def tick(self, stats: TickStats) -> None: ...
+    def tick(self, stats: TickStats) -> None:
+        """One owed tick has its verdict. Exactly once per tick."""
+        ...
+
+    def served(self, stats: TickStats) -> None:
+        """A tick that was judged while it was overdue has come after all: its true instants, not another verdict."""
+        ...
+
     def step(self, stats: StepStats) -> None: ...
     def turn(self, stats: TurnStats) -> None: ...
 
@@ -63,5 +80,6 @@ class NullObserver:
     """Observes nothing."""
 
     def tick(self, stats: TickStats) -> None: ...
+    def served(self, stats: TickStats) -> None: ...
     def step(self, stats: StepStats) -> None: ...
     def turn(self, stats: TurnStats) -> None: ...

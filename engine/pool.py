@@ -15,7 +15,13 @@ class Pool(Protocol):
 
     async def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
 
-    def shutdown(self) -> None: ...
+    def shutdown(self) -> None:
+        """Wait for what runs; what has not begun never will."""
+        ...
+
+    def abandon(self) -> None:
+        """The same without waiting, for a pool that hangs."""
+        ...
 
 
 class CpuPool:
@@ -31,6 +37,9 @@ class CpuPool:
     def shutdown(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
+    def abandon(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
 
 class InlinePool:
     """Runs the function at once, on the loop: for virtual time, and for models whose work takes microseconds."""
@@ -39,6 +48,7 @@ class InlinePool:
         return function(*args, **kwargs)
 
     def shutdown(self) -> None: ...
+    def abandon(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +69,7 @@ class Pools:
     def shutdown(self) -> None:
         self.ear.shutdown()
         self.speech.shutdown()
+
+    def abandon(self) -> None:
+        self.ear.abandon()
+        self.speech.abandon()

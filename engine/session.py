@@ -12,9 +12,10 @@ from typing import Any, Protocol
 from engine.framer import Framer
 from engine.grid import TickGrid
 from engine.inbox import ClearMark, CommitMark, FrameInbox, Refused
+from engine.lane import Mirror
 from engine.listener import SessionListener
 from engine.models.base import Heard, SessionSetup
-from engine.observer import TickKind
+from engine.observer import TickKind, TickStats
 from engine.response import ResponseRequest
 from engine.settings import Parts
 from engine.slo import TickLedger
@@ -60,11 +61,15 @@ class Session(ABC):
         self._new_setup: SessionSetup | None = None  # applied between two frames
         self._counted = -1  # newest frame already judged late while it waited
         self._hearing: Frame | None = None  # being heard now
+        self._served_at = parts.clock.now()  # when a tick last had what it was owed
+        self._kind: TickKind = "frame" if spec.decides_turns else "listen"
 
     # -- the caller's side ---------------------------------------------------
 
     def push_audio(self, pcm: bytes, now: float) -> Refused | None:
         """Caller audio that arrived at `now`: mono pcm16 at the session's input rate."""
+        if self.closed:
+            return None
         if not self._inbox.has_room(len(pcm)):
             return Refused(self._parts.settings.inbox_s)
         for piece in self._framer.push(pcm):
@@ -110,9 +115,7 @@ class Session(ABC):
         frame = Frame(self._seq, pcm, now, self._grid.place(now))
         self._seq += 1
         for gone in self._inbox.put(frame):
-            self._parts.observer.tick(
-                self.ledger.record("frame", "dropped", gone.ready_at, now, gone.deadline)
-            )
+            self._dropped(gone, now)
 
     # -- the ear's side ------------------------------------------------------
 
@@ -134,10 +137,7 @@ class Session(ABC):
     def heard(self, frame: Frame, heard: Heard, now: float) -> None:
         """The model has consumed `frame`."""
         self._hearing = None
-        if frame.seq > self._counted:
-            self._parts.observer.tick(
-                self.ledger.judge("listen", frame.ready_at, now, frame.deadline, fresh=True)
-            )
+        self._served(frame, now, (now - frame.ready_at,))
         self._act(heard)
         if self._inbox.head() is not None:
             self._ear.ready(self)
@@ -170,16 +170,62 @@ class Session(ABC):
             return False
         if frame.seq > self._counted:
             self._counted = frame.seq
-            kind: TickKind = "frame" if self._parts.model.spec.decides_turns else "listen"
             self._parts.observer.tick(
-                self.ledger.record(kind, "late", frame.ready_at, now, frame.deadline)
+                self.ledger.record(self._kind, "late", frame.ready_at, now, frame.deadline)
             )
         return True
 
+    def _served(self, frame: Frame, now: float, stages: tuple[float, ...]) -> None:
+        """The frame has had what it was owed, by now."""
+        self._served_at = now
+        observer = self._parts.observer
+        if frame.seq > self._counted:
+            observer.tick(
+                self.ledger.judge(
+                    self._kind, frame.ready_at, now, frame.deadline, fresh=True, stages=stages
+                )
+            )
+        else:
+            late = TickStats(self._kind, "late", frame.ready_at, now, frame.deadline, stages=stages)
+            observer.served(late)
+
+    def _dropped(self, frame: Frame, now: float) -> None:
+        """Nobody will hear this frame."""
+        if frame.seq > self._counted:
+            self._counted = frame.seq
+            self._parts.observer.tick(
+                self.ledger.record(self._kind, "dropped", frame.ready_at, now, frame.deadline)
+            )
+
+    @property
+    def _waiting(self) -> Frame | None:
+        """The oldest audio that was not heard to its end."""
+        return self._hearing or next(self._inbox.frames(), None)
+
     def is_owed(self, now: float) -> bool:
         """True while this call waits for the engine: an answer, or audio past its deadline."""
-        waiting = self._hearing or next(self._inbox.frames(), None)
+        waiting = self._waiting
         return self.answering or (waiting is not None and waiting.deadline < now)
+
+    def owed_since(self, now: float) -> float | None:
+        """Since when what a tick owes has been missing; None while nothing is overdue."""
+        waiting = self._waiting
+        if waiting is None or waiting.deadline >= now:
+            return None
+        return max(self._served_at, waiting.deadline - self._grid.period_s)
+
+    def staleness_s(self, now: float) -> float:
+        """Age of the newest audio that the model has heard, while newer audio waits; else 0.
+
+        The oldest frame that waits began a tick before its last byte came: there what was heard ends.
+        """
+        waiting = self._waiting
+        return 0.0 if waiting is None else now - waiting.ready_at + self._grid.period_s
+
+    @property
+    @abstractmethod
+    def mirror(self) -> Mirror:
+        """Of the resident context."""
 
     @property
     def answering(self) -> bool:
@@ -188,9 +234,14 @@ class Session(ABC):
 
     def fail(self, code: str, message: str) -> None:
         """The engine lost this session."""
-        if not self.closed:
-            self.close()
-            self.listener.failed(code, message)
+        if self.closed:
+            return
+        now = self._parts.clock.now()
+        for frame in (self._hearing, *self._inbox.frames()):
+            if frame is not None:
+                self._dropped(frame, now)
+        self.close()
+        self.listener.failed(code, message)
 
     def close(self) -> None:
         """Stop everything; the context is freed with the next step. Idempotent."""

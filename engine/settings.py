@@ -25,6 +25,7 @@ class EngineSettings:
     stall_limit_s: float = (
         5.0  # a step or a hearing that takes longer ends the calls that wait for it
     )
+    hang_limit_s: float = 30.0  # one that takes longer than this: the engine is dead
     slice_ms: int = 200  # length of one audio delta
 
 

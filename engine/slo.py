@@ -5,6 +5,8 @@ its playback frontier a tick ahead (audio) or deliver fresh tokens (text). Late 
 fast the call returned: a stalled engine answers quickly, with nothing.
 """
 
+import msgspec
+
 from engine.observer import Outcome, TickKind, TickStats
 
 
@@ -17,26 +19,35 @@ class TickLedger:
         self.missed = 0
 
     def judge(
-        self, kind: TickKind, ready_at: float, done_at: float, deadline: float, fresh: bool
+        self,
+        kind: TickKind,
+        ready_at: float,
+        done_at: float,
+        deadline: float,
+        fresh: bool,
+        stages: tuple[float, ...] = (),
     ) -> TickStats:
         """The verdict on one owed tick. `fresh`: it brought what it owed, at `done_at`."""
         outcome: Outcome = (
             "on_time" if fresh and done_at <= deadline else ("late" if fresh else "empty")
         )
-        return self.record(kind, outcome, ready_at, done_at, deadline)
+        return self._enter(TickStats(kind, outcome, ready_at, done_at, deadline, stages=stages))
 
     def record(
-        self, kind: TickKind, outcome: Outcome, ready_at: float, done_at: float, deadline: float
+        self, kind: TickKind, outcome: Outcome, ready_at: float, now: float, deadline: float
     ) -> TickStats:
-        """Enter a verdict that is already known."""
+        """Enter a verdict of the beat, which waits for nothing."""
+        return self._enter(TickStats(kind, outcome, ready_at, now, deadline, measured=False))
+
+    def _enter(self, stats: TickStats) -> TickStats:
         self.owed += 1
-        ended_run = 0
-        if outcome == "on_time":
-            ended_run, self.miss_run = self.miss_run, 0
-        else:
+        if stats.outcome != "on_time":
             self.missed += 1
             self.miss_run += 1
-        return TickStats(kind, outcome, ready_at, done_at, deadline, ended_run)
+        elif self.miss_run:
+            ended_run, self.miss_run = self.miss_run, 0
+            return msgspec.structs.replace(stats, miss_run=ended_run)
+        return stats
 
 
 class Playhead:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from engine.answer import Answer
 from engine.inbox import ClearMark, CommitMark
-from engine.lane import Lane
+from engine.lane import Lane, Mirror
 from engine.listener import SessionListener, Usage
 from engine.models.base import (
     Heard,
@@ -177,6 +177,17 @@ class TurnSession(Session):
         super().beat(now, period_s)
         for answer, _, _ in list(self._answers.values()):
             answer.beat(now, period_s, self.ledger)
+
+    @property
+    def mirror(self) -> Mirror:
+        return self._lane.context
+
+    def owed_since(self, now: float) -> float | None:
+        since = [
+            super().owed_since(now),
+            *(a.owed_since(now) for a, _, _ in self._answers.values()),
+        ]
+        return min((s for s in since if s is not None), default=None)
 
     def close(self) -> None:
         if self.closed:

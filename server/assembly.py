@@ -80,6 +80,7 @@ def model_settings(config: Config) -> ModelSettings:
         public_id=model.public_name,
         tick_ms=model.tick_ms,
         decode_per_tick=model.decode_per_tick,
+        prefill_per_tick=model.prefill_per_tick,
         embedded=embedded_dir(environment().cache_dir),
         moshi=MoshiVoice(config.engine.moshi.silence_dbfs, config.engine.moshi.close_after_ms),
     )
@@ -116,10 +117,7 @@ def places(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
     if not policy.bounded:
         _log.warning("KV policy %s has no plateau: a long call can fill the pool", policy.name)
         return wanted
-    state = model.open(SessionSetup())
-    header = model.prompt(state, config.model.instructions, ())
-    sink = sum(len(segment.token_ids) for segment in header if segment.kind == "header")
-    plateau = policy.plateau_blocks(sink, model.spec.decode_per_tick, kv.block_size)
+    plateau = plateau_blocks(config, model, kv)
     fitting = kv.total_blocks // plateau
     if fitting < 1:
         problem = (
@@ -130,6 +128,20 @@ def places(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
     if fitting < wanted:
         _log.warning("the KV pool holds %d sessions; engine.max_sessions asks %d", fitting, wanted)
     return min(wanted, fitting)
+
+
+def plateau_blocks(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
+    """KV blocks that one session holds at most; 0 if it has no plateau."""
+    policy = _kv_policy(config)
+    if model.spec.blocks_per_session:
+        return model.spec.blocks_per_session
+    if not policy.bounded:
+        return 0
+    state = model.open(SessionSetup())
+    header = model.prompt(state, config.model.instructions, ())
+    sink = sum(len(segment.token_ids) for segment in header if segment.kind == "header")
+    tick_tokens = model.spec.prefill_per_tick + model.spec.decode_per_tick
+    return policy.plateau_blocks(sink, tick_tokens, kv.block_size)
 
 
 def _needs_embedded(config: Config) -> bool:

@@ -158,7 +158,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    return _forward(f"bench.{args.name}", args.rest)
+    return _forward(f"bench.{args.name.replace('-', '_')}", args.rest)
 
 
 def _models_fetch(args: argparse.Namespace) -> int:
@@ -170,6 +170,7 @@ def _models_fetch(args: argparse.Namespace) -> int:
 
 
 def _models_list(args: argparse.Namespace) -> int:
+    from engine.models.families import supported
     from engine.weights import WeightsError, embedded_dir, verify_embedded
 
     model = Config().model
@@ -183,6 +184,12 @@ def _models_list(args: argparse.Namespace) -> int:
     except WeightsError as error:
         print(f"State: {error}")
     print(f"Configurations that ship, for --model: {', '.join(shipped_configs())}")
+    print("Models that hear for themselves, by architecture, and what the adapter was run with:")
+    for line in supported():
+        print(f"  {line}")
+    print(
+        "Any other folder or hub id is the language model of a cascade; Moshi: docs/models-moshi.md"
+    )
     return 0
 
 

@@ -17,6 +17,8 @@ DISTRIBUTION = "metronome-realtime"
 BENCHES = {
     "frontend": "CPU per audio frame through the real server, beside a bare echo of the same bytes",
     "turn": "end of speech to first audio, alone and with four calls at once",
+    "turn-taking": "semantic_vad against plain silence: cut-ins and waits on labelled utterances",
+    "barge-in": "how soon an answer is silent once the caller speaks over it",
     "sim": "minutes of many calls on a simulated engine, in seconds",
     "drift": "what a tick costs as calls grow old, under each KV policy",
     "wall": "calls that outgrow the KV pool, and which metric notices",
@@ -40,7 +42,7 @@ is configured; other addresses need keys or --allow-anonymous."""
 BENCH_EPILOG = "\n".join(
     [
         "benchmarks:",
-        *(f"  {name:10} {what}" for name, what in BENCHES.items()),
+        *(f"  {name:11} {what}" for name, what in BENCHES.items()),
         "",
         "examples:",
         "  metronome bench turn --quick --json turn.json",

@@ -132,6 +132,7 @@ class ModelConfig(Section):
     voice: str = shaped("heart", r"\S+", "the name of a voice")
     tick_ms: int = between(160, 10, 10_000)
     decode_per_tick: int = between(4, 1, 256)
+    prefill_per_tick: int = between(2, 1, 4096)  # sim-duplex only: tokens that a tick of audio is
 
     @property
     def family(self) -> ModelFamily:
@@ -155,7 +156,7 @@ class ModelConfig(Section):
 
     def pair_problems(self) -> Iterator[Problem]:
         changed = {f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
-        unused = {"llm"} if self.id != "embedded" else set()
+        unused = {"llm"} if self.id not in ("embedded", "sim-duplex") else set()
         unused |= {"vad", "stt", "tts"} if self.family != "cascade" else set()
         for key in sorted(changed & unused):
             yield Problem(key, f"has no use with id = {self.id!r}; set one or the other")
@@ -230,6 +231,9 @@ class MoshiConfig(Section):
     close_after_ms: int = between(640, 80, 60_000)
 
 
+OnDeath = Literal["exit", "restart"]
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig(Section):
     """[engine]: how many calls, and how much of each is held."""
@@ -238,6 +242,7 @@ class EngineConfig(Section):
     pool_threads: int = between(2, 1, 256)
     inbox_s: float = between(120.0, 1.0, 3600.0)
     lead_s: float = between(4.0, 0.1, 60.0)
+    on_death: OnDeath = "exit"
     vllm: VllmConfig = field(default_factory=VllmConfig)
     kv: KvConfig = field(default_factory=KvConfig)
     sim: SimConfig = field(default_factory=SimConfig)

@@ -1,9 +1,10 @@
 """Where the server is in its life, and the answers of the probes.
 
-    STARTING -> READY -> DRAINING -> (exit)
-        \\________\\________/-> DEAD
+    STARTING <-> READY -> DRAINING -> (exit)
+        \\_________\\________/-> DEAD
 
-A dead engine is not restarted in place: `/livez` turns 503 and whoever runs the process starts a new one.
+READY becomes STARTING again while a new engine takes the place of one that died. DEAD is for good: `/livez` turns 503,
+the process ends, and whoever supervises it starts a new one.
 """
 
 import logging
@@ -23,7 +24,7 @@ class Phase(Enum):
 
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.STARTING: frozenset({Phase.READY, Phase.DRAINING, Phase.DEAD}),
-    Phase.READY: frozenset({Phase.DRAINING, Phase.DEAD}),
+    Phase.READY: frozenset({Phase.STARTING, Phase.DRAINING, Phase.DEAD}),
     Phase.DRAINING: frozenset({Phase.DEAD}),
     Phase.DEAD: frozenset(),
 }

@@ -5,19 +5,19 @@ Counting is on the path of every frame, so it is a list or dict increment; names
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal, Protocol, get_args
+from itertools import product
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from admission.port import Reason
-from engine.observer import Outcome, StepStats, TickStats, TurnStats
-from engine.work import KvSnapshot
+from engine.observer import STAGES, Outcome, StepStats, TickKind, TickStats, TurnStats
+from server.dials import Gauges, dials
 from server.families import counter, gauge, histogram
 from server.histogram import Histogram
 from server.traffic import Traffic
@@ -25,6 +25,8 @@ from server.traffic import Traffic
 EndedReason = Literal[
     "client", "expired", "shed", "drain", "engine", "slow_consumer", "protocol", "internal"
 ]
+
+_QUEUE, _ENGINE, _EGRESS = (STAGES.index(stage) for stage in ("queue", "engine", "egress"))
 
 TICKS_KEPT = 600  # about the last minute and a half of one call, for the demo page's strip
 
@@ -39,24 +41,6 @@ _HOST_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _TURNS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
 _LAGS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """What is true at the moment of a scrape."""
-
-    sessions: int
-    limit: int
-    kv: KvSnapshot | None  # None: no engine yet
-    engine_up: bool
-    engine_stalled: bool
-    draining: bool
-
-
-class Gauges(Protocol):
-    """Whoever can read the machine's dials."""
-
-    def readings(self) -> Readings: ...
 
 
 class Metrics(Collector):
@@ -74,7 +58,9 @@ class Metrics(Collector):
         self.ticks: deque[TickStats] = deque(maxlen=TICKS_KEPT)
         self.ticks_seen = 0
         # Counters, by label value. Closed sets start at zero, so that a rate exists before the first event.
-        self._outcomes: dict[Outcome, int] = dict.fromkeys(get_args(Outcome), 0)
+        self._verdicts: dict[tuple[TickKind, Outcome], int] = dict.fromkeys(
+            product(get_args(TickKind), get_args(Outcome)), 0
+        )
         self._started = 0
         self._ended: dict[EndedReason, int] = dict.fromkeys(get_args(EndedReason), 0)
         self._rejections: dict[Reason, int] = dict.fromkeys(get_args(Reason), 0)
@@ -83,11 +69,14 @@ class Metrics(Collector):
         self.traffic = Traffic()
         self._outbox_dropped = 0
         # Histograms.
-        self._latency = Histogram(tuple(tick_s * part for part in _OF_A_TICK))
+        of_a_tick = tuple(tick_s * part for part in _OF_A_TICK)
+        self._latency = Histogram(of_a_tick)
+        self._stages = tuple(Histogram(of_a_tick) for _ in STAGES)
         self._miss_run = Histogram(_RUNS)
         self._duration = Histogram(_DURATIONS_S)
         self._step = Histogram(_STEPS_S)
         self._host = Histogram(_HOST_S)
+        self._shift = Histogram(_HOST_S)
         self._batch = Histogram(_BATCHES)
         self._first_token = Histogram(_TURNS_S)
         self._first_audio = Histogram(_TURNS_S)
@@ -96,27 +85,46 @@ class Metrics(Collector):
     # -- what the engine reports --------------------------------------------
 
     def tick(self, stats: TickStats) -> None:
-        """Count one owed tick. Only audio heard or answered has a latency: speaking ticks are judged by the beat."""
-        self._outcomes[stats.outcome] += 1
-        if stats.kind != "speak" and stats.outcome in ("on_time", "late"):
-            self._latency.observe(stats.latency_s)
+        """Count one owed tick. One that is judged by the beat has no latency: it may not have come at all."""
+        self._verdicts[stats.kind, stats.outcome] += 1
+        if stats.measured:
+            self._measure(stats)
         if stats.miss_run:
             self._miss_run.observe(stats.miss_run)
         self.ticks.append(stats)
         self.ticks_seen += 1
+
+    def served(self, stats: TickStats) -> None:
+        """The true latency of a tick that was counted while it was overdue."""
+        self._measure(stats)
+
+    def _measure(self, stats: TickStats) -> None:
+        if stats.outcome == "empty":
+            return
+        self._latency.observe(stats.latency_s)
+        for stage, seconds in zip(self._stages, stats.stages, strict=False):
+            stage.observe(seconds)
 
     def step(self, stats: StepStats) -> None:
         """Count one step of the engine thread."""
         self._step.observe(stats.engine_s)
         self._host.observe(stats.host_s)
         self._batch.observe(stats.sessions)
+        if stats.shift_s:
+            self._shift.observe(stats.shift_s)
 
     def turn(self, stats: TurnStats) -> None:
-        """Count one answer of a turn-based model."""
-        if stats.first_token_at is not None:
-            self._first_token.observe(stats.first_token_at - stats.decided_at)
+        """Count one answer of a turn-based model. Its stages begin where its tokens are asked for."""
+        first_token_at = stats.first_token_at
+        if first_token_at is not None:
+            self._first_token.observe(first_token_at - stats.decided_at)
+            if stats.asked_at is not None and stats.sent_at is not None:
+                self._stages[_QUEUE].observe(stats.sent_at - stats.asked_at)
+                self._stages[_ENGINE].observe(first_token_at - stats.sent_at)
         if stats.first_output_at is not None:
             self._first_audio.observe(stats.first_output_at - stats.decided_at)
+            if first_token_at is not None:
+                self._stages[_EGRESS].observe(stats.first_output_at - first_token_at)
 
     # -- what the front end reports ------------------------------------------
 
@@ -154,26 +162,40 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield gauge("build_info", "Constant 1.", {"version": _version()}, 1)
-        yield self._of_modelgauge("frame_budget_seconds", "One tick.", self._tick_s)
+        yield self._of_model_gauge("frame_budget_seconds", "One tick.", self._tick_s)
         yield from self._ticks()
         yield from self._sessions()
         yield from self._engine()
         yield from self._front_end()
         if self.gauges is not None:
-            yield from _dials(self._model, self.gauges.readings())
+            yield from dials(self._model, self.gauges.readings())
 
     def _ticks(self) -> Iterator[Metric]:
         yield self._of_model(
             "frame_latency_seconds", "Audio complete to heard or answered.", self._latency
         )
-        outcomes = CounterMetricFamily(
+        outcomes = dict.fromkeys(get_args(Outcome), 0)
+        by_kind = CounterMetricFamily(
+            "metronome_ticks_by_kind", "The same, by what was owed.", labels=["kind", "outcome"]
+        )
+        for (kind, outcome), count in self._verdicts.items():
+            outcomes[outcome] += count
+            by_kind.add_metric([kind, outcome], count)
+        ticks = CounterMetricFamily(
             "metronome_ticks",
             "Owed ticks; empty is owed and not delivered.",
             labels=["model", "outcome"],
         )
-        for outcome, count in self._outcomes.items():
-            outcomes.add_metric([self._model, outcome], count)
-        yield outcomes
+        for outcome, count in outcomes.items():
+            ticks.add_metric([self._model, outcome], count)
+        yield ticks
+        yield by_kind
+        stages = HistogramMetricFamily(
+            "metronome_frame_stage_seconds", "Where a frame's time went.", labels=["stage"]
+        )
+        for stage, spent in zip(STAGES, self._stages, strict=True):
+            stages.add_metric([stage], spent.buckets, spent.total)
+        yield stages
         yield self._of_model("miss_run_ticks", "Length of runs of missed ticks.", self._miss_run)
         yield self._of_model(
             "first_token_seconds", "Turn decided to first token.", self._first_token
@@ -195,6 +217,7 @@ class Metrics(Collector):
         yield histogram("engine_step_seconds", "Inside one engine step.", self._step)
         yield histogram("engine_batch_sessions", "Sessions in one engine step.", self._batch)
         yield self._of_model("host_tick_seconds", "Host work around one step.", self._host)
+        yield self._of_model("kv_shift_seconds", "Dropping and shifting in one step.", self._shift)
 
     def _front_end(self) -> Iterator[Metric]:
         yield from self.traffic.collect()
@@ -209,29 +232,8 @@ class Metrics(Collector):
     def _of_model(self, name: str, text: str, counts: Histogram) -> Metric:
         return histogram(name, text, counts, {"model": self._model})
 
-    def _of_modelgauge(self, name: str, text: str, value: float) -> Metric:
+    def _of_model_gauge(self, name: str, text: str, value: float) -> Metric:
         return gauge(name, text, {"model": self._model}, value)
-
-
-def _dials(model: str, readings: Readings) -> Iterable[Metric]:
-    yield gauge("sessions_active", "Sessions now.", {"model": model}, readings.sessions)
-    yield gauge(
-        "admission_limit", "Sessions that may be active.", {"kind": "effective"}, readings.limit
-    )
-    yield gauge("engine_up", "1 while the engine runs.", {}, readings.engine_up)
-    yield gauge(
-        "engine_stalled", "1 while a step is overdue by two ticks.", {}, readings.engine_stalled
-    )
-    yield gauge("draining", "1 while shutting down.", {}, readings.draining)
-    if readings.kv is None:
-        return
-    kv = readings.kv
-    blocks = GaugeMetricFamily("metronome_kv_blocks", "KV blocks.", labels=["state"])
-    blocks.add_metric(["free"], kv.free_blocks)
-    blocks.add_metric(["resident"], kv.held_blocks)
-    yield blocks
-    yield gauge("kv_usage_ratio", "Held share.", {}, kv.held_blocks / max(1, kv.total_blocks))
-    yield gauge("kv_tokens", "Tokens resident.", {"model": model}, kv.resident_tokens)
 
 
 def _version() -> str:

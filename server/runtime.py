@@ -10,6 +10,7 @@ backend is freed and its threads are joined.
 
 import asyncio
 import logging
+import os
 import socket
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,15 +26,23 @@ from engine.engine import Engine
 from protocol.ids import IdFactory
 from server import logs
 from server.app import App, Surface
-from server.assembly import build_engine, places, session_defaults, turn_budget_s
+from server.assembly import (
+    build_engine,
+    places,
+    plateau_blocks,
+    session_defaults,
+    turn_budget_s,
+)
 from server.auth import KeyRing
 from server.client_secrets import ClientSecrets, SecretDesk
 from server.config import Config, ConfigError, api_keys, environment, set_thread_environment
 from server.connection import Limits, Machine
+from server.dials import Readings
 from server.draining import DrainingServer, handshake_protocol
 from server.health import Health, Phase
+from server.lifeline import Lifeline
 from server.listening import CannotListen, addresses, bound_socket
-from server.metrics import Metrics, Readings
+from server.metrics import Metrics
 from server.realtime import DoorPolicy, RealtimeDoor
 from server.warmup import Muted, WarmUpFailed, warm_up
 from server.websocket import CallSocket
@@ -61,6 +70,7 @@ class Parts:
     door: RealtimeDoor
     app: App
     health: Health
+    plateau_blocks: int  # KV blocks that one session holds at most; 0: no plateau
 
 
 async def build(config: Config) -> "Runtime":
@@ -109,7 +119,10 @@ async def build(config: Config) -> "Runtime":
         allowed_origins=config.server.allowed_origins,
     )
     app = App(surface, door)
-    return Runtime(Parts(config, clock, engine, observer, metrics, admission, door, app, health))
+    plateau = plateau_blocks(config, engine.model, kv)
+    return Runtime(
+        Parts(config, clock, engine, observer, metrics, admission, door, app, health, plateau)
+    )
 
 
 def _unix_now() -> float:
@@ -125,6 +138,9 @@ class Runtime:
         # Set once the server has listened and warmed up, in budget or not.
         self.warm = asyncio.Event()
         self._exit = asyncio.Event()
+        self._lifeline = Lifeline(
+            parts.engine, parts.admission, parts.health, parts.clock, parts.config.engine.on_death
+        )
         parts.metrics.gauges = self
 
     def request_exit(self) -> None:
@@ -141,6 +157,11 @@ class Runtime:
             engine_up=engine.alive,
             engine_stalled=engine.stalled,
             draining=self.parts.health.phase is Phase.DRAINING,
+            lag=engine.lag(),
+            wall_s=engine.wall_s,
+            reserved_blocks=admission.active * self.parts.plateau_blocks,
+            restarts=self._lifeline.restarts,
+            faults=engine.faults.counts,
         )
 
     async def serve(self, sock: socket.socket) -> None:
@@ -162,18 +183,14 @@ class Runtime:
             await server.serve(sockets=[sock])
             for helper in helpers:
                 helper.cancel()
-            self.parts.engine.request_stop()
+            self._lifeline.request_stop()
             await engine
         await self.parts.engine.stop()
 
     async def _run_engine(self) -> None:
-        parts = self.parts
-        try:
-            await parts.engine.run()
-        except EngineDead as death:
-            # Not restarted in place: /livez says so, and whoever runs this process starts a new one.
-            parts.admission.close("engine_down")
-            parts.health.become(Phase.DEAD, str(death))
+        await self._lifeline.run()
+        if self.parts.health.phase is Phase.DEAD:
+            self.request_exit()
 
     async def _watch_lag(self) -> None:
         """How late a timer fires is how late every frame is."""
@@ -198,12 +215,22 @@ class Runtime:
         server.should_exit = True
 
     async def _warm_up(self, server: DrainingServer, port: int) -> None:
-        """Become ready once a turn has met its budget; try again for as long as it has not."""
+        """Warm up, and again whenever a new engine has taken the place of a dead one."""
         await server.listening.wait()
+        cold = self._lifeline.cold
+        while True:
+            await cold.wait()
+            cold.clear()
+            await self._until_warm(port)
+
+    async def _until_warm(self, port: int) -> None:
+        """Become ready once a turn has met its budget; try again for as long as it has not."""
         parts = self.parts
+        if parts.health.phase is Phase.STARTING:
+            parts.observer.on = False
         budget_s = turn_budget_s(parts.config, parts.engine.model.spec)
         tries = 0
-        while parts.health.phase is Phase.STARTING:
+        while parts.health.phase is Phase.STARTING and not self._lifeline.is_between_lives:
             if tries < _WARM_UP_TRIES or parts.admission.active == 0:
                 tries += 1
                 took_s = await self._try_warm_up()
@@ -230,9 +257,10 @@ class Runtime:
     def _open(self, port: int) -> None:
         """From here on what happens is counted; say where we are."""
         parts, spec = self.parts, self.parts.engine.model.spec
+        parts.observer.on = True
+        parts.admission.reopen("engine_down")
         if self.warm.is_set():
             return
-        parts.observer.on = True
         self.warm.set()
         if not parts.health.is_ready:
             _log.warning("not ready, but serving: %s", parts.health.note)
@@ -277,10 +305,16 @@ def serve(config: Config) -> int:
     import uvloop  # no wheel for Windows
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, sock))
+        status, is_hung = runner.run(_serve(config, sock))
+    if is_hung:  # the interpreter would wait for that thread for ever
+        logging.shutdown()
+        os._exit(status)
+    return status
 
 
-async def _serve(config: Config, sock: socket.socket) -> int:
+async def _serve(config: Config, sock: socket.socket) -> tuple[int, bool]:
+    """The exit status, and whether a thread was left behind that may never end."""
     runtime = await build(config)
     await runtime.serve(sock)
-    return 1 if runtime.parts.health.phase is Phase.DEAD else 0
+    parts = runtime.parts
+    return (1 if parts.health.phase is Phase.DEAD else 0), parts.engine.is_hung

@@ -30,6 +30,10 @@ class Muted:
         if self.on:
             self._observer.tick(stats)
 
+    def served(self, stats: TickStats) -> None:
+        if self.on:
+            self._observer.served(stats)
+
     def step(self, stats: StepStats) -> None:
         if self.on:
             self._observer.step(stats)

@@ -9,6 +9,7 @@ Every item is encoded by itself. A transcriber may still run beside it, for clie
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -138,4 +139,7 @@ def hearing_model(
     if family.format is None:
         raise ValueError(f"{family.name} does not take turns")
     audio = family.format(config, chat.control)
+    # The last chunk of a turn may be a little longer than the others, and a turn is opened and closed.
+    around = len(chat.turn_opens) + len(chat.turn_ends)
+    spec = replace(spec, prefill_per_tick=around + audio.cost(2 * audio.chunk_frames))
     return AudioTurns(spec, parts, chat, audio, Sampling(temperature=0.7, top_p=0.9))

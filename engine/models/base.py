@@ -37,6 +37,7 @@ class ModelSpec:
     owned_by: str = "metronome"
     hears_audio: bool = False  # turn-based, and audio itself enters the context: a `HearingModel`
     writes: bool = False  # frame-locked, but what comes out is text; `speak` makes its voice
+    prefill_per_tick: int = 0  # tokens of caller audio that one append brings, at most
     blocks_per_session: int = (
         0  # KV blocks held from the first tick to the last; 0: as the KV policy bounds them
     )

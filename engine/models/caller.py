@@ -104,7 +104,7 @@ class Caller:
         with self._lock:
             if self.finished:
                 return self.finished[0]
-            if self._detector.phase is Phase.SPEAKING:
+            if self._detector.phase is not Phase.QUIET:
                 return self._turn(self._detector.end_ms)
             return None if self.detects else self._kept()
 
@@ -113,7 +113,7 @@ class Caller:
         with self._lock:
             if self.finished:
                 return self.finished.popleft()
-            if self._detector.phase is Phase.SPEAKING:
+            if self._detector.phase is not Phase.QUIET:
                 taken: Utterance | None = self._turn(self._detector.now_ms)
             else:
                 taken = self._kept()
@@ -140,6 +140,11 @@ class Caller:
         """The turn with that much speech in it ends after that much silence."""
         with self._lock:
             self._detector.settle(voiced_ms, silence_ms)
+
+    def dismiss(self, voiced_ms: int) -> bool:
+        """Forget the turn with that much speech if it did not seem to be one; see `TurnDetector.dismiss`."""
+        with self._lock:
+            return self._detector.dismiss(voiced_ms)
 
     def _forget(self, before: int) -> None:
         self._buffer.forget(before)

@@ -22,7 +22,12 @@ from engine.models.base import (
 from engine.models.caller import Caller
 from engine.models.chat import ChatFormat
 from engine.models.tools import Tool, ToolChoice
-from engine.speech.end_of_turn import completeness, final_fade, silence_ms
+from engine.speech.end_of_turn import (
+    completeness,
+    final_fade,
+    is_backchannel,
+    silence_ms,
+)
 from engine.speech.ports import Samples, Transcriber, Voice, VoiceActivity
 from engine.work import Sampling
 
@@ -116,10 +121,11 @@ class Cascade:
 
     def weigh(self, state: Caller, utterance: Utterance, words: str) -> None:
         eagerness = state.setup.turn_detection.eagerness
-        if eagerness is not None:
-            fade = final_fade(np.frombuffer(utterance.pcm, np.float32))
-            needed_ms = silence_ms(completeness(words, fade), eagerness)
-            state.settle(utterance.voiced_ms, needed_ms)
+        if eagerness is None or (is_backchannel(words) and state.dismiss(utterance.voiced_ms)):
+            return
+        fade = final_fade(np.frombuffer(utterance.pcm, np.float32))
+        needed_ms = silence_ms(completeness(words, fade), eagerness)
+        state.settle(utterance.voiced_ms, needed_ms)
 
     # -- answering -------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from engine.models.qwen_omni import audio_format_2_5, audio_format_3
 from engine.models.ultravox import audio_format as ultravox_format
 
 BuildFormat = Callable[[Mapping[str, Any], Callable[[str], int]], AudioFormat]
-Kind = Literal["text", "hears", "duplex"]
-Trust = Literal["random weights", "layout only", "simulated", "not supported"]
+Kind = Literal["hears", "duplex"]
+Trust = Literal["random weights", "real weights"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Family:
     architecture: str
     name: str
     hub_id: str
-    kind: Kind  # reads transcripts; hears, turn by turn; decides every tick by itself
+    kind: Kind  # hears turn by turn; or decides every tick by itself
     tick_ms: int
     verified: Trust
     note: str = ""
@@ -89,14 +89,33 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "UltravoxModel",
         "Ultravox",
-        "fixie-ai/ultravox-v0_5-llama-3_2-1b",
+        "fixie-ai/ultravox-v0_6-qwen-3-32b",
         "hears",
         160,
-        "layout only",
-        "needs a ChatML language model inside; Llama 3 chat is not written yet",
+        "random weights",
+        "around a ChatML language model (Qwen3); those around Llama 3 are refused",
         ultravox_format,
     ),
 )
+
+
+def supported() -> list[str]:
+    """One line per family, aligned, for a terminal."""
+    rows = [
+        (
+            f.name,
+            "full duplex" if f.kind == "duplex" else "takes turns",
+            f.verified,
+            f.hub_id,
+            f.note,
+        )
+        for f in FAMILIES
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[4]])
+        for row in rows
+    ]
 
 
 def family_of(config: Mapping[str, Any]) -> Family | None:

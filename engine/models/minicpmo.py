@@ -135,6 +135,7 @@ class MiniCpmO:
             input_rate=_RATE,
             output_rate=voice.rate,
             decode_per_tick=UNIT_TOKENS,
+            prefill_per_tick=2 + audio.cost(audio.chunk_frames),
             decides_turns=True,
             writes=True,
             stop_token_ids=tokens.terminators,
@@ -200,7 +201,7 @@ class MiniCpmO:
 
     def cost(self) -> tuple[int, int]:
         """Most tokens that one second appends and decodes, the header aside."""
-        return 2 + self._audio.cost(self._audio.chunk_frames), UNIT_TOKENS
+        return self.spec.prefill_per_tick, self.spec.decode_per_tick
 
     def speak(self, text: str, voice: str, speed: float) -> bytes:
         return self._voice.speak(text, voice, speed)

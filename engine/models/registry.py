@@ -47,7 +47,8 @@ class ModelSettings:
     public_id: str = ""  # the name that clients see; empty: `id`
     tick_ms: int = 160
     decode_per_tick: int = 4
-    prefill_per_tick: int = 2  # sim-duplex only
+    # sim-duplex only. Its `llm` is simulated, or a real engine computes for it what its tokens cost.
+    prefill_per_tick: int = 2
     moshi: MoshiVoice = field(default_factory=MoshiVoice)  # Moshi only
     embedded: Path | None = None  # folder of the embedded weights; None: the user's cache
 
@@ -111,6 +112,8 @@ def _hearing(settings: ModelSettings) -> InteractionModel | None:
     if family is None:
         return None
     if family.architecture == minicpmo.ARCHITECTURE:
+        if settings.tick_ms != minicpmo.TICK_MS:
+            raise ValueError(f"{family.name} hears whole seconds: tick_ms must be 1000")
         units = minicpmo.UnitTokens(folder)
         audio = minicpmo.audio_format(config, units.control)
         return minicpmo.MiniCpmO(settings.public_id or settings.id, units, audio, _tts(settings))
@@ -126,7 +129,8 @@ def llm_location(settings: ModelSettings) -> str | None:
     Raises:
         ValueError: the id is neither known, nor a folder, nor the form of a hub id.
     """
-    if settings.id in ("sim", "sim-duplex"):
+    simulated = settings.id == "sim-duplex" and settings.llm in ("sim", EMBEDDED_LLM)
+    if settings.id == "sim" or simulated:
         return None
     name = _llm_id(settings)
     if name == EMBEDDED_LLM:
@@ -142,7 +146,7 @@ def llm_location(settings: ModelSettings) -> str | None:
 
 
 def _llm_id(settings: ModelSettings) -> str:
-    return settings.llm if settings.id == "embedded" else settings.id
+    return settings.llm if settings.id in ("embedded", "sim-duplex") else settings.id
 
 
 def _files(settings: ModelSettings) -> EmbeddedFiles:

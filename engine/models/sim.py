@@ -98,10 +98,15 @@ class SimChat:
     def calls(
         self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
     ) -> Sequence[str]:
-        """A call of each tool that the caller's last message names; where one is required, of the first at least."""
+        """A call of each tool that the last message names, unless a tool or the model itself wrote it.
+
+        Where a call is required, of the first tool at least.
+        """
         if choice == "none" or not tools:
             return ()
-        asked = messages[-1].text if messages and messages[-1].role == "user" else ""
+        # pipecat puts typed messages into the conversation as the system's.
+        asks = bool(messages) and messages[-1].role in ("user", "system")
+        asked = messages[-1].text if asks else ""
         named = [tool for tool in tools if _plain(tool["name"]) in _plain(asked)]
         if choice == "required":
             named = named or [tools[0]]
@@ -155,6 +160,7 @@ class SimDuplex:
             input_rate=chosen.rate,
             output_rate=chosen.rate,
             decode_per_tick=chosen.decode_per_tick,
+            prefill_per_tick=chosen.prefill_per_tick,
             decides_turns=True,
             hears_inline=True,
             quality="simulated",

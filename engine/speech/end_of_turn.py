@@ -43,7 +43,7 @@ _DANGLING = _these(
     "and or but because although though unless until than whether if while since nor "
     "of to into onto from with without at by for between among during against towards per via near as "
     "i'm i'll i'd i've you're you'll we're we'll we'd they're he's she's it's that's there's what's let's "
-    "i we he they who whose which very quite rather um uh er erm uhm hmm mm mr mrs ms dr"
+    "i we he she they who whose which very quite rather um uh er erm uhm hmm mm mr mrs ms dr"
 )
 # They end a turn behind a pronoun, as in "yes, I can", and nowhere else.
 _AUXILIARY = _these(
@@ -52,8 +52,8 @@ _AUXILIARY = _these(
 _PRONOUN = _these("i you we they he she it that this there")
 # These may end a turn, and seldom do.
 _LEANING = _these(
-    "on in up over under after before about where when why how what that this these those like so well then there "
-    "want wants need needs get take make give tell say think know mean called named you she it some any each another "
+    "on in up over under after before about where when why how what like so well "
+    "want wants need needs get take make give tell say think know mean called named some any each another "
     "good new old first next last other same little large big small actually maybe just only also even still "
     "number one two three four five six seven eight nine zero"
 )
@@ -65,6 +65,10 @@ _REPLIES = _these(
     "yes yeah yep no nope okay ok thanks sure right exactly please hello hi hey bye goodbye correct great "
     "perfect stop continue"
 )
+_BACKCHANNEL = _these(
+    "mm mmm hm hmm mhm uh huh ah oh yeah yep yes ok okay right sure i see good great cool nice wow exactly really"
+)
+_BACKCHANNEL_WORDS = 3
 _MARKS = {",": -1.5, "-": -2.0, "…": -2.0, ":": -2.0, ".": 1.0, "!": 1.0, "?": 1.0}
 
 
@@ -83,6 +87,12 @@ def silence_ms(complete: float, eagerness: Eagerness) -> int:
 def longest_silence_ms(eagerness: Eagerness) -> int:
     """The silence that ends any turn, whatever its words: what holds until they are known."""
     return _BOUNDS[eagerness][1]
+
+
+def is_backchannel(words: str) -> bool:
+    """True for what listeners say without wanting the floor, and where nothing intelligible was said."""
+    found = _WORD.findall(words.lower())
+    return len(found) <= _BACKCHANNEL_WORDS and _BACKCHANNEL.issuperset(found)
 
 
 def final_fade(samples: Samples) -> float:

@@ -1,25 +1,16 @@
-"""The one file that names private parts of vLLM 0.32; the rest of the adapter sees only what is defined here.
+"""The private parts of vLLM 0.32: here, in compat_kv.py and compat_worker.py. The rest of the adapter names none.
 
 vLLM has no public interface for what a beat-keeping server needs: stepping the core synchronously in this process,
 reading the block pool, and editing a resident request between two steps. Each private name is listed with its reason:
 
     EngineCore, Executor.get_class     the synchronous core; public front ends run it in another process or loop
     EngineCoreRequest(resumable=True)  an append to a request whose KV stays resident
-    scheduler.requests                 token list and computed length of a resident request
-    kv_cache_manager.coordinator, .block_pool, req_to_blocks, num_cached_block
-                                       block tables and the prefix cache's book-keeping, edited by `rewind`, `splice`
     structured_output_manager.tokenizer
                                        whether calls can be held to a schema; set only where there is one
-    request._all_token_ids, _output_token_ids, prompt_token_ids, block_hashes
-                                       the token lists that must stay in step with the block table
     encoder_cache_manager.request_cached_ids, request.mm_features, num_preemptions
                                        features of audio that was heard, to let go of them
-    static_forward_context, driver_worker, model_runner, do_kv_cache_update
-                                       attention modules and their raw KV memory, for the key shift
-
-Editing is safe only while a request waits for its next chunk (WAITING_FOR_STREAMING_REQ): the worker is then sent the
-whole token list and block table again, as for a new request (vllm/v1/worker/gpu_model_runner.py,
-_update_streaming_request, 0.32.0).
+    model_executor.driver_worker, model_runner
+                                       the model itself, and the random streams of its requests
 """
 
 from collections.abc import Sequence
@@ -27,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.vllm_adapter.compat_kv import ResidentKv
 from engine.vllm_adapter.environment import EngineUnavailable, check_model, check_version
 from engine.vllm_adapter.mrope import audio_positions
 from engine.vllm_adapter.multimodal import (
@@ -37,10 +29,6 @@ from engine.vllm_adapter.multimodal import (
     engine_arguments,
 )
 from engine.vllm_adapter.settings import VllmSettings
-
-_NEVER_CACHED = (
-    1 << 62
-)  # as num_cached_block: "all blocks are in the prefix cache", so none is ever added
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +41,18 @@ class Output:
     failed: bool  # vLLM gave the request up
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One attention layer that owns KV memory."""
-
-    name: str
-    group: int  # index of the block table it is addressed by
-    module: Any  # vllm Attention: num_kv_heads, head_size, impl
-    kv_cache: Any  # torch tensor, blocks first
-    rope: Any | None  # the rotary embedding beside it, None if there is none
-
-
-class VllmCore:
+class VllmCore(ResidentKv):
     """An EngineCore on the thread that made it; nothing runs unless `step` is called."""
 
     def __init__(self, settings: VllmSettings) -> None:
         check_version()
         check_model(settings)
         self._core = _build(settings)
-        self._scheduler = self._core.scheduler
-        self._pool = self._scheduler.kv_cache_manager.block_pool
-        self._managers = self._scheduler.kv_cache_manager.coordinator.single_type_managers
-        # Request id -> its first token whose KV is not what a fresh prefill would give.
-        self._shifted: dict[str, int] = {}
+        super().__init__(self._core)
         config = self._core.vllm_config
-        self.block_size: int = config.cache_config.block_size
         self.max_model_len: int = config.model_config.max_model_len
         self.max_requests: int = config.scheduler_config.max_num_seqs
         self.vocab_size: int = config.model_config.get_vocab_size()
-        # Block 0 is vLLM's null block and is never handed out.
-        self.total_blocks: int = self._pool.num_gpu_blocks - 1
-        self.plain_attention: bool = self._all_full_attention()  # every layer keeps every token
         encoder = encoder_of(config.model_config.architectures)
         self.features = FeatureTranslator(encoder) if encoder else None  # None: a text model
         if self.features is not None:
@@ -188,96 +157,12 @@ class VllmCore:
     def shutdown(self) -> None:
         self._core.shutdown()
 
-    # -- the pool and what lies in it ------------------------------------------------------------
+    # -- workers ---------------------------------------------------------------------------------
 
-    @property
-    def free_blocks(self) -> int:
-        return int(self._pool.get_num_free_blocks())
-
-    def resident(self, request_id: str) -> int:
-        """Tokens of the request that have KV. One less than its context while it waits: the last sampled has none."""
-        return int(self._scheduler.requests[request_id].num_computed_tokens)
-
-    def tokens(self, request_id: str, start: int, stop: int) -> list[int]:
-        """The request's tokens [start, stop), appended and sampled."""
-        return list(self._scheduler.requests[request_id]._all_token_ids[start:stop])
-
-    def rewind(self, request_id: str, length: int) -> int:
-        """Cut a waiting request's KV to at most `length` tokens; the length it now has.
-
-            [0, kept)  resident · [kept, length)  for the caller to feed again · [length, end)  forgotten
-
-        A block that others may read (shared, or findable by its hash) must not be written again: it is given back
-        whole and its part before `length` computed anew. 0 means nothing could be kept: start a new request.
-        """
-        request = self._scheduler.requests[request_id]
-        if length >= request.num_computed_tokens:
-            return int(request.num_computed_tokens)
-        if not self.plain_attention:  # blocks before the window may be gone already
-            return 0
-        tables = [manager.req_to_blocks[request_id] for manager in self._managers]
-        whole, part = divmod(length, self.block_size)
-        if part and not all(self._pool.is_block_writable(table[whole]) for table in tables):
-            length, part = length - part, 0
-        for table in tables:
-            first = whole + (part > 0)
-            self._pool.free_blocks(reversed(table[first:]))
-            del table[first:]
-        self._renumber(request, request._all_token_ids[:length], length)
-        if (
-            self._shifted.get(request_id, length) >= length
-        ):  # all that is left is as a prefill makes it
-            self._shifted.pop(request_id, None)
-            self._mark_cached(request_id, whole)
-        return length
-
-    def splice(self, request_id: str, start: int, stop: int) -> list[list[tuple[int, int]]] | None:
-        """Forget the whole blocks [start, stop) (tokens) of a waiting request and close the gap.
-
-        Per block table, the (source, destination) ids of the blocks behind the gap: the caller must move their keys
-        `stop - start` positions back before the next step. Source and destination are the same block unless others
-        read it too; then it is copied. None, and nothing changed, if there is no room for the copies.
-        """
-        request = self._scheduler.requests[request_id]
-        first, last = start // self.block_size, stop // self.block_size
-        tables = [manager.req_to_blocks[request_id] for manager in self._managers]
-        shared = sum(block.ref_cnt > 1 for table in tables for block in table[last:])
-        freed = sum(block.ref_cnt == 1 for table in tables for block in table[first:last])
-        if shared > self.free_blocks + freed:
-            return None
-        for table in tables:
-            self._pool.free_blocks(reversed(table[first:last]))
-            del table[first:last]
-        moves = [self._make_private(table, first) for table in tables]
-        tokens = request._all_token_ids
-        self._renumber(
-            request, tokens[:start] + tokens[stop:], request.num_computed_tokens - (stop - start)
-        )
-        # Behind the gap the KV still carries what it attended to before: no other session may ever find it by hash.
-        self._shifted[request_id] = min(start, self._shifted.get(request_id, start))
-        for manager in self._managers:
-            manager.num_cached_block[request_id] = _NEVER_CACHED
-        return moves
-
-    def take_block(self) -> int:
-        """A block of the pool for scratch use; hand it to `give_block`."""
-        return int(self._pool.get_new_blocks(1)[0].block_id)
-
-    def give_block(self, block_id: int) -> None:
-        self._pool.free_blocks([self._pool.blocks[block_id]])
-
-    def layers(self) -> list[Layer]:
-        """The attention layers that own KV memory, each once."""
-        modules = self._core.vllm_config.compilation_config.static_forward_context
-        model = self.model
-        found: dict[int, Layer] = {}  # by memory address: layers that share a cache are one
-        for group, spec in enumerate(self._scheduler.kv_cache_config.kv_cache_groups):
-            for name in spec.layer_names:
-                module = modules[name]
-                rope = getattr(model.get_submodule(name.rpartition(".")[0]), "rotary_emb", None)
-                kv_cache = module.kv_cache
-                found.setdefault(kv_cache.data_ptr(), Layer(name, group, module, kv_cache, rope))
-        return list(found.values())
+    def on_workers(self, method: str, *arguments: Any) -> list[Any]:
+        """What this method of `KeyMover` returns on each worker: one per GPU under tensor parallelism."""
+        answers: list[Any] = self._core.model_executor.collective_rpc(method, args=arguments)
+        return answers
 
     @property
     def model(self) -> Any:
@@ -287,44 +172,6 @@ class VllmCore:
     @property
     def _runner(self) -> Any:
         return self._core.model_executor.driver_worker.worker.model_runner
-
-    def _all_full_attention(self) -> bool:
-        from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
-
-        return all(
-            type(manager) is FullAttentionManager and manager.block_size == self.block_size
-            for manager in self._managers
-        )
-
-    def _make_private(self, table: list[Any], first: int) -> list[tuple[int, int]]:
-        """Let the request own the blocks of `table` from `first` on alone, findable by no hash."""
-        moves = []
-        for index in range(first, len(table)):
-            source = target = table[index]
-            if source.ref_cnt > 1:
-                target = table[index] = self._pool.get_new_blocks(1)[0]
-                self._pool.free_blocks([source])
-            else:
-                self._pool.evict_blocks({source.block_id})
-            moves.append((source.block_id, target.block_id))
-        return moves
-
-    def _renumber(self, request: Any, tokens: list[int], computed: int) -> None:
-        """Make the waiting request be `tokens`, the first `computed` of which have KV."""
-        request._all_token_ids[:] = tokens  # in place: vLLM keeps read-only views of these lists
-        request.prompt_token_ids[:] = tokens[:computed]
-        request._output_token_ids[:] = tokens[computed:]
-        request.num_prompt_tokens = computed
-        request.num_computed_tokens = computed
-        request.block_hashes.clear()
-        request.update_block_hashes()
-
-    def _mark_cached(self, request_id: str, blocks: int) -> None:
-        """At most this many of the request's blocks are in the prefix cache."""
-        for manager in self._managers:
-            manager.num_cached_block[request_id] = min(
-                blocks, manager.num_cached_block.get(request_id, 0)
-            )
 
 
 def _build(settings: VllmSettings) -> Any:
@@ -365,6 +212,7 @@ def _build(settings: VllmSettings) -> Any:
         disable_log_stats=True,
         async_scheduling=False,
         distributed_executor_backend="uni",
+        worker_extension_cls="engine.vllm_adapter.key_mover.KeyMover",
         logits_processors=[TokenRulesProcessor],
         **engine_arguments(),
     )

@@ -36,7 +36,7 @@ class Encoder:
 
     def field_config(self) -> FieldConfig:
         """How tensors are batched across sessions."""
-        module = importlib.import_module(f"vllm.model_executor.models.{self.module}")
+        module = _models(self.module)
         owner, _, method = self.fields.rpartition(".")
         if owner:  # of a processor that is never made: the method does not look at it
             unbound = getattr(getattr(module, owner), method)
@@ -103,11 +103,10 @@ def bypass_processors() -> None:
 
 
 def do_without_torchvision(folder: Path) -> None:
-    """Let vLLM load a Qwen-Omni model from `folder` without torchvision: PyPI's build breaks beside a CPU torch.
+    """Let vLLM load a Qwen-Omni model from `folder` where torchvision is missing.
 
-    The one function of it that is needed to define the model (not to run it: images are off) exists a second time in
-    transformers, for Pillow. vLLM looks at an architecture's class in another process unless it is registered, hence
-    that. Does nothing for other models, or where torchvision is there.
+    (PyPI's build of it breaks beside a CPU torch.) vLLM inspects the class of an architecture in another process unless
+    it has been registered, and there the stand-in of `_models` is not known. Does nothing for other models.
     """
     if find_spec("torchvision") is not None:
         return
@@ -117,10 +116,19 @@ def do_without_torchvision(folder: Path) -> None:
         from vllm import ModelRegistry
 
         module, name = _IMPORT_TORCHVISION[architecture]
+        ModelRegistry.register_model(architecture, getattr(_models(module), name))
+
+
+def _models(module: str) -> Any:
+    """A module of vLLM's models.
+
+    Qwen-Omni's import one function from where torchvision is needed, which transformers has a second time, for Pillow:
+    with images off it is never called.
+    """
+    if "omni" in module and find_spec("torchvision") is None:
         pillow = importlib.import_module(f"{_QWEN_IMAGES}.image_processing_pil_qwen2_vl")
         sys.modules.setdefault(f"{_QWEN_IMAGES}.image_processing_qwen2_vl", pillow)
-        models = importlib.import_module(f"vllm.model_executor.models.{module}")
-        ModelRegistry.register_model(architecture, getattr(models, name))
+    return importlib.import_module(f"vllm.model_executor.models.{module}")
 
 
 _QWEN_IMAGES = "transformers.models.qwen2_vl"

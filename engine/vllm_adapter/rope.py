@@ -14,6 +14,9 @@ import torch
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 
 
+Factors = tuple[torch.Tensor, torch.Tensor]  # real and imaginary part, float32
+
+
 class NotRotary(ValueError):
     """Keys cannot be moved by a rotation; the message says why."""
 
@@ -33,31 +36,22 @@ class Rotation:
         half = table.shape[1] // 2
         table = table[:positions].float()
         self._factors = torch.complex(table[:, :half].contiguous(), table[:, half:].contiguous())
+        self._inverses = self._factors.reciprocal()
         dims = torch.arange(half)
         # GPT-J style turns neighbouring dimensions together, NeoX style those half the rotary dimension apart.
         self.first = dims if rope.is_neox_style else 2 * dims
         self.second = dims + half if rope.is_neox_style else 2 * dims + 1
         self._check(rope)
 
-    def between(
-        self, before: torch.Tensor, after: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Real and imaginary part of the factors that move keys: float32, the positions' shape + (pairs,).
+    def between(self, before: torch.Tensor, after: torch.Tensor) -> Factors:
+        """Factors that move keys between positions: the positions' shape + (pairs,).
 
         Positions past the table's end are those of slots in a last block that hold no token; any factor will do.
         """
         device, last = self._factors.device, self._factors.shape[0] - 1
         before, after = (positions.clamp(max=last).to(device) for positions in (before, after))
-        factors = self._factors[after] / self._factors[before]
+        factors = self._factors[after] * self._inverses[before]
         return factors.real.contiguous(), factors.imag.contiguous()
-
-    @staticmethod
-    def turn(
-        first: torch.Tensor, second: torch.Tensor, factors: tuple[torch.Tensor, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both elements of each pair, float32, turned by factors of a shape that broadcasts."""
-        cos, sin = factors
-        return first * cos - second * sin, second * cos + first * sin
 
     def _check(self, rope: Any) -> None:
         """Compare with the module itself: a key at p, moved to q, must be the key at q."""
@@ -76,8 +70,16 @@ class Rotation:
 
         moved = at(before)
         first, second = moved[:, self.first], moved[:, self.second]
-        first, second = self.turn(first, second, self.between(before, after))
+        first, second = turn(first, second, self.between(before, after))
         moved[:, self.first], moved[:, self.second] = first, second
         error = float((moved - at(after)).abs().max())
         if not error <= _TOLERANCE.get(dtype, 0.0):  # NaN fails too
             raise NotRotary(f"keys of {type(rope).__name__} are off by {error:.3g} when moved")
+
+
+def turn(
+    first: torch.Tensor, second: torch.Tensor, factors: Factors
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both elements of each pair, float32, turned by factors of a shape that broadcasts."""
+    cos, sin = factors
+    return (first * cos).addcmul_(second, sin, value=-1), (second * cos).addcmul_(first, sin)

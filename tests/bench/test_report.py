@@ -33,9 +33,9 @@ def test_the_json_object_says_what_ran_where(
     found = json.loads((tmp_path / "deep" / "out.json").read_text())
     assert found["name"] == "frontend"
     assert found["argv"] == ["--quick"]
-    assert found["figures"]["ratio"] == {
-        "value": 1.4, "unit": "x", "target": "<= 1.5", "met": True,
-    }  # fmt: skip
+    assert found["figures"] == {"ratio": 1.4, "held": 240}
+    assert found["units"] == {"ratio": "x", "held": "sessions"}
+    assert found["targets"]["ratio"] == {"target": "<= 1.5", "met": True}
     assert [figure.name for figure in report.missed] == ["held"]
     assert set(found["machine"]) >= {"cpu", "cores", "load"}
     assert set(found["versions"]) == {"python", "vllm", "torch", "uvicorn", "websockets"}

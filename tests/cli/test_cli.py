@@ -247,6 +247,7 @@ def test_an_interrupt_is_no_traceback(capsys: Capture, monkeypatch: pytest.Monke
         (["demo"], "bench.demo", []),
         (["bench", "turn", "--quick", "--json", "f"], "bench.turn", ["--quick", "--json", "f"]),
         (["bench", "frontend", "--help"], "bench.frontend", ["--help"]),
+        (["bench", "turn-taking", "--quick"], "bench.turn_taking", ["--quick"]),
     ],
 )
 def test_demo_and_bench_are_run_by_name(

@@ -34,8 +34,20 @@ def flat(table: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def test_these_ship() -> None:
-    """The default, two simulated ones and the GPU examples are found by name."""
-    assert shipped_configs() == ["embedded", "gpu-qwen2.5", "moshi", "sim", "sim-duplex"]
+    """The default, the simulated ones and the GPU examples are found by name."""
+    assert shipped_configs() == [
+        "embedded",
+        "gpu-qwen2.5",
+        "minicpm-o",
+        "moshi",
+        "qwen2-audio",
+        "qwen2.5-omni",
+        "qwen3-omni",
+        "sim",
+        "sim-duplex",
+        "tml-200ms",
+        "ultravox",
+    ]
     assert default_config_path().name == "embedded.toml"
     with pytest.raises(ConfigError, match="no such configuration; there are embedded, "):
         default_config_path("nothing")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.backend_driver import BackendDriver
 from support.sync_stepper import SyncStepper
-from support.tiny_models import HEARING, spread_weights
 
+from bench.tiny_audio import HEARING, spread_weights
 from engine.audio_memory import AudioMemory
 from engine.context import ContextLimits
 from engine.hearing_lane import HearingLane

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.sync_stepper import SyncStepper
-from support.tiny_models import spread_weights, write_minicpmo
 
+from bench.tiny_audio import spread_weights, write_minicpmo
 from engine.context import ContextLimits
 from engine.kv_policy import KvPolicy
 from engine.lane import Lane

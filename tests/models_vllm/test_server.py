@@ -9,8 +9,8 @@ import pytest
 from openai import AsyncOpenAI
 from support.server_process import Running, run_server
 from support.sim_engine import silence, tone
-from support.tiny_models import HEARING, spread_weights, write_minicpmo
 
+from bench.tiny_audio import HEARING, spread_weights, write_minicpmo
 from engine.hearing_session import HearingSession
 
 pytestmark = [pytest.mark.models, pytest.mark.vllm, pytest.mark.socket, pytest.mark.slow]
@@ -93,7 +93,8 @@ def test_a_model_that_decides_by_itself_is_voiced(tmp_path: Path) -> None:
     async def main() -> None:
         with spread_weights():
             deployment = settings(write_minicpmo(tmp_path))
-            async with run_server({**deployment, "engine.vllm.trust_remote_code": True}) as server:
+            deployment |= {"engine.vllm.trust_remote_code": True, "model.tick_ms": 1000}
+            async with run_server(deployment) as server:
                 client = AsyncOpenAI(base_url=f"{server.http}/v1", api_key="any")
                 async with client.realtime.connect(model="gpt-realtime") as connection:
                     for _ in range(14):

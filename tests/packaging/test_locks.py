@@ -33,7 +33,7 @@ def pins(name: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["cpu.lock", "dev.lock", "gpu.lock"])
+@pytest.mark.parametrize("name", ["cpu.lock", "dev.lock", "gpu.lock", "clients.lock"])
 def test_a_lock_is_a_sorted_list_of_exact_pins(name: str) -> None:
     """One NAME==VERSION a line, so that a difference between two locks is easy to read."""
     assert pins(name)

@@ -5,8 +5,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.observer import Outcome, StepStats, TickStats, TurnStats
 from engine.work import KvSnapshot
+from server.dials import Readings
 from server.histogram import Histogram
-from server.metrics import TICKS_KEPT, Metrics, Readings
+from server.metrics import TICKS_KEPT, Metrics
 
 KV = KvSnapshot(32, 100, 75, 700, 3)
 
@@ -139,7 +140,8 @@ def test_a_machine_without_an_engine_has_no_kv_figures() -> None:
     """Nothing is made up before there is a pool."""
     metrics = _metrics()
     metrics.gauges = _Dials(None)
-    assert "metronome_kv" not in metrics.render().decode()
+    for name in ("kv_blocks", "kv_tokens", "kv_usage_ratio", "kv_wall_seconds"):
+        assert f"metronome_{name}" not in metrics.render().decode()
 
 
 def test_two_runtimes_do_not_share_counts() -> None:

@@ -114,6 +114,109 @@ def test_forgotten_frames_begin_no_turn() -> None:
     assert signals(detector, (0.9, 3)) == [SpeechStarted(320)]
 
 
+_SEMANTIC = TurnDetection(eagerness="high")  # 1200 ms at most
+
+
+def test_until_the_words_are_known_the_longest_silence_counts() -> None:
+    """The setting for plain silence has no say."""
+    detector = TurnDetector(_SEMANTIC)
+    found = signals(detector, (0.9, 5), (0.0, 37))
+    assert found == [SpeechStarted(0), SpeechPaused(160)]
+    assert signals(detector, (0.0, 1)) == [SpeechStopped(160, 43 * 32)]
+
+
+def test_what_the_words_ask_for_ends_the_turn_even_if_it_is_over_already() -> None:
+    """At the next frame at the soonest."""
+    detector = TurnDetector(_SEMANTIC)
+    signals(detector, (0.9, 5), (0.0, 10))
+    detector.settle(detector.voiced_ms, 320)
+    assert signals(detector, (0.0, 1)) == [SpeechStopped(160, 16 * 32)]
+
+
+def test_words_that_were_overtaken_decide_nothing() -> None:
+    """Neither those of a shorter turn, nor the right ones once speech has gone on."""
+    detector = TurnDetector(_SEMANTIC)
+    signals(detector, (0.9, 5), (0.0, 8))
+    words_of = detector.voiced_ms
+    signals(detector, (0.9, 2))
+    detector.settle(words_of, 320)
+    assert signals(detector, (0.0, 12)) == [SpeechPaused(15 * 32)]
+    detector.settle(detector.voiced_ms, 1000)
+    signals(detector, (0.9, 1))
+    assert signals(detector, (0.0, 36)) == [SpeechPaused(28 * 32)]
+
+
+def _spoken_to() -> TurnDetector:
+    """A detector while an answer is being made."""
+    detector = TurnDetector(_SEMANTIC)
+    detector.disarm_idle()
+    return detector
+
+
+def test_a_backchannel_under_an_answer_is_never_told() -> None:
+    """Only the pause is, so that somebody finds the words; dismissed, it was nothing."""
+    detector = _spoken_to()
+    assert signals(detector, (0.9, 10), (0.0, 7)) == [SpeechPaused(320)]
+    assert detector.dismiss(detector.voiced_ms)
+    assert signals(detector, (0.0, 60)) == []
+    assert detector.phase is Phase.QUIET
+
+
+def test_speech_that_goes_on_interrupts() -> None:
+    """After 640 ms, told from where it began."""
+    detector = _spoken_to()
+    assert signals(detector, (0.0, 5), (0.9, 19)) == []
+    assert signals(detector, (0.9, 1)) == [SpeechStarted(0)]
+    assert not detector.dismiss(detector.voiced_ms)
+
+
+def test_words_that_want_the_floor_interrupt() -> None:
+    """A short "stop" is told as soon as it is known to be one, and ends as any turn."""
+    detector = _spoken_to()
+    signals(detector, (0.9, 10), (0.0, 8))
+    detector.settle(detector.voiced_ms, 320)
+    assert signals(detector, (0.0, 3)) == [SpeechStarted(0), SpeechStopped(320, 20 * 32)]
+
+
+def test_a_doubtful_turn_without_words_is_forgotten() -> None:
+    """After the longest silence; nothing was told, so nothing has to end."""
+    detector = _spoken_to()
+    assert signals(detector, (0.9, 10), (0.0, 60)) == [SpeechPaused(320)]
+    assert detector.phase is Phase.QUIET
+
+
+def test_a_reply_at_the_end_of_an_answer_is_no_backchannel() -> None:
+    """With a second or less of playback to come, "yes" may well answer what was asked."""
+    detector = _spoken_to()
+    detector.arm_idle(1500)
+    signals(detector, (0.9, 10), (0.0, 7))
+    assert not detector.dismiss(detector.voiced_ms)
+    detector.arm_idle(1600)
+    assert detector.dismiss(detector.voiced_ms)
+
+
+def test_doubt_ends_with_the_playback_and_with_the_setting() -> None:
+    """Speech after the answer was heard is a turn at once; so is doubtful speech once silence alone decides."""
+    detector = _spoken_to()
+    detector.arm_idle(300)
+    assert signals(detector, (0.0, 10), (0.9, 3)) == [SpeechStarted(20)]
+    detector = _spoken_to()
+    signals(detector, (0.9, 10))
+    detector.configure(_SETTINGS)
+    assert signals(detector, (0.0, 10)) == [
+        SpeechStarted(0),
+        SpeechPaused(320),
+        SpeechStopped(320, 20 * 32),
+    ]
+
+
+def test_without_eagerness_every_sound_interrupts() -> None:
+    """Plain voice activity knows no backchannels."""
+    detector = TurnDetector(_SETTINGS)
+    detector.disarm_idle()
+    assert signals(detector, (0.9, 3)) == [SpeechStarted(0)]
+
+
 _PROBABILITIES = st.lists(
     st.tuples(st.sampled_from([0.0, 0.36, 0.45, 0.6, 1.0]), st.integers(1, 20)), max_size=40
 )

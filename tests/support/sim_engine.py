@@ -31,11 +31,15 @@ class Recorder:
     """An observer that keeps everything."""
 
     ticks: list[TickStats] = field(default_factory=list)
+    served_late: list[TickStats] = field(default_factory=list)
     steps: list[StepStats] = field(default_factory=list)
     turns: list[TurnStats] = field(default_factory=list)
 
     def tick(self, stats: TickStats) -> None:
         self.ticks.append(stats)
+
+    def served(self, stats: TickStats) -> None:
+        self.served_late.append(stats)
 
     def step(self, stats: StepStats) -> None:
         self.steps.append(stats)

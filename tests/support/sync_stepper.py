@@ -50,7 +50,7 @@ class SyncStepper:
         drops, self._dropping = self._dropping, {}
         closes, self._closes = tuple(self._closes), []
         for append in appends.values():
-            self._sinks[append.session_id].sent(append)
+            self._sinks[append.session_id].sent(append, 0.0)
         return TickBatch(tuple(appends.values()), tuple(drops.values()), closes)
 
     def _deliver(self, chunk: TokenChunk) -> None:

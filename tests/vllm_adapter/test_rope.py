@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 
-from engine.vllm_adapter.rope import NotRotary, Rotation  # noqa: E402  after the skips
+from engine.vllm_adapter.rope import NotRotary, Rotation, turn  # noqa: E402  after the skips
 
 pytestmark = pytest.mark.vllm
 
@@ -78,7 +78,7 @@ def test_moving_is_exact(scheme: str, dtype: str, tolerance: float) -> None:
     before, after = torch.tensor([1500, 1600, 1700, 1800]), torch.tensor([1499, 1568, 1060, 300])
     moved = keys_at(rope, keys, before)
     factors = rotation.between(before, after)
-    first, second = rotation.turn(moved[:, rotation.first], moved[:, rotation.second], factors)
+    first, second = turn(moved[:, rotation.first], moved[:, rotation.second], factors)
     moved[:, rotation.first], moved[:, rotation.second] = first, second
     assert float((moved - keys_at(rope, keys, after)).abs().max()) < tolerance
 

@@ -95,7 +95,7 @@ def run(
     try:
         asyncio.run(_limited(program(base_url, key, Path(speech_file).read_bytes(), report)))
     finally:
-        print(json.dumps(report), flush=True)
+        sys.stdout.write(f"{json.dumps(report)}\n")
 
 
 async def _limited(program: Awaitable[None]) -> None:

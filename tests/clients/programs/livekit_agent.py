@@ -1,11 +1,13 @@
-"""livekit-plugins-openai: `AgentSession` with a `RealtimeModel`, its own history, a microphone and a speaker of ours."""
+"""livekit-plugins-openai: `AgentSession` with a `RealtimeModel`, its history, and sound devices of ours."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import common
 from livekit import rtc
 from livekit.agents import Agent, AgentSession, function_tool
+from livekit.agents.utils import http_context
 from livekit.agents.voice import io
 from livekit.plugins import openai
 
@@ -54,7 +56,9 @@ class Speaker(io.AudioOutput):
 
     async def capture_frame(self, frame: rtc.AudioFrame) -> None:
         await super().capture_frame(frame)
-        self._open = True
+        if not self._open:
+            self._open = True
+            self.on_playback_started(created_at=datetime.now(UTC).timestamp())
         self.sound.add(bytes(frame.data))
         self._changed.set()
 
@@ -68,9 +72,7 @@ class Speaker(io.AudioOutput):
     def _finish(self, *, interrupted: bool) -> None:
         if self._open:
             self._open = False
-            self.on_playback_finished(
-                playback_position=self.sound.seconds, interrupted=interrupted
-            )
+            self.on_playback_finished(playback_position=self.sound.seconds, interrupted=interrupted)
 
 
 class Screen(io.TextOutput):
@@ -151,6 +153,11 @@ async def barge_in(talk: Talk, speech: bytes) -> dict[str, Any]:
 
 
 async def program(base_url: str, key: str, speech: bytes, report: dict[str, Any]) -> None:
+    async with http_context.open():  # as a worker would
+        await converse(base_url, key, speech, report)
+
+
+async def converse(base_url: str, key: str, speech: bytes, report: dict[str, Any]) -> None:
     agent = Agent(instructions="Be brief.", tools=[get_weather])
     async with make_session(base_url, key) as session:
         talk = Talk(session)

@@ -122,7 +122,11 @@ async def program(base_url: str, key: str, speech: bytes, report: dict[str, Any]
         await talk.says(common.ASK_TOOL)
         await talk.answer()
         call = talk.calls[0]
-        output = {"type": "function_call_output", "call_id": call["call_id"], "output": common.WEATHER}
+        output = {
+            "type": "function_call_output",
+            "call_id": call["call_id"],
+            "output": common.WEATHER,
+        }
         await connection.conversation.item.create(item=output)
         await connection.response.create()
         report["tool"] = {**await talk.answer(), "calls": talk.calls}

@@ -1,4 +1,4 @@
-"""Model folders in the shape of real interaction models, with everything but the weights: config.json, tokenizer.json.
+"""Model folders in the shape of real interaction models, with everything but the weights, for benchmarks and tests.
 
 Two layers, 128 wide, byte-level tokens. vLLM fills them with random weights (`load_format="dummy"`); no hub, no
 processor and no torchvision are needed, because nothing of a Hugging Face processor is ever used.
@@ -28,7 +28,8 @@ def write_tokenizer(folder: Path, specials: Sequence[str]) -> dict[str, int]:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": CONTROL[1]}))
-    return {name: tokenizer.token_to_id(name) for name in specials}
+    known: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    return {name: known[name] for name in specials}
 
 
 def _text(**more: Any) -> dict[str, Any]:
@@ -179,6 +180,10 @@ def spread_weights(seed: int = 0) -> Iterator[None]:
         DummyModelLoader.load_weights = stock
 
 
+# Whisper's configuration wants to know its tokens, though its decoder is not there.
+_SPECIALS = dict.fromkeys(
+    ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0
+)
 _MINICPMO_TOKENS = (
     "<unk>",
     "<image>",
@@ -219,9 +224,6 @@ def write_minicpmo(folder: Path) -> Path:
     """MiniCPM-o 4.5 without its voice: a Whisper-shaped encoder in front of a Qwen3 language model."""
     write_tokenizer(folder, (*CONTROL, *_MINICPMO_TOKENS))
     (folder / "configuration_minicpmo.py").write_text(_MINICPMO_CONFIG)
-    whisper = dict.fromkeys(
-        ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0
-    )
     return _write(
         folder,
         {
@@ -245,8 +247,29 @@ def write_minicpmo(folder: Path) -> Path:
                 "patch_size": 14,
             },
             "audio_config": _audio(
-                encoder_ffn_dim=256, vocab_size=100, decoder_layers=1, **whisper
+                encoder_ffn_dim=256, vocab_size=100, decoder_layers=1, **_SPECIALS
             ),
+        },
+    )
+
+
+def write_ultravox(folder: Path) -> Path:
+    """Ultravox around a Qwen3 language model, as its ChatML versions are."""
+    ids = write_tokenizer(folder, (*CONTROL, "<|audio|>"))
+    return _write(
+        folder,
+        {
+            "architectures": ["UltravoxModel"],
+            "model_type": "ultravox",
+            "text_config": _text(model_type="qwen3", architectures=["Qwen3ForCausalLM"]),
+            "audio_config": _audio(
+                model_type="whisper", vocab_size=100, decoder_layers=1, **_SPECIALS
+            ),
+            "audio_token_index": ids["<|audio|>"],
+            "hidden_size": 128,
+            "stack_factor": 8,
+            "vocab_size": 384,
+            "projector_ln_mid": True,
         },
     )
 
@@ -255,4 +278,5 @@ HEARING: dict[str, Callable[[Path], Path]] = {
     "qwen2-audio": write_qwen2_audio,
     "qwen2.5-omni": write_qwen2_5_omni,
     "qwen3-omni": write_qwen3_omni,
+    "ultravox": write_ultravox,
 }

@@ -1,0 +1,51 @@
+"""How long a resident context is, where nobody has to know what is in it. Constant size, pure.
+
+A frame-locked call is never reconciled with a conversation: its lane only has to know when the window is due to move.
+Keeping the tokens themselves would cost a few integers per tick, for as long as the call lasts.
+"""
+
+from collections.abc import Sequence
+
+from engine.context import ContextLimits
+
+
+class Extent:
+    """The length of what the backend holds for one session, header included."""
+
+    def __init__(self, limits: ContextLimits) -> None:
+        self.limits = limits
+        self.length = 0  # tokens resident
+        self.header = 0  # of them: never dropped
+        self.lost = 0  # tokens dropped, ever
+
+    @property
+    def is_full(self) -> bool:
+        """True once the window is full: from then on the call costs what it will always cost."""
+        return self.lost > 0 or self.length >= self.header + self.limits.policy.window_tokens
+
+    def due_drop(self) -> tuple[int, int] | None:
+        """A drop that the policy wants now, if the backend can do it."""
+        limits = self.limits
+        if not limits.can_drop or limits.policy.name != "anchored":
+            return None
+        limit = limits.policy.limit(self.header, limits.max_context)
+        return limits.policy.cut(self.length, self.header, limit, limits.block_size)
+
+    def appended(self, keep_tokens: int | None, token_ids: Sequence[int]) -> None:
+        """An append was sent."""
+        kept = self.length if keep_tokens is None else keep_tokens
+        self.length = kept + len(token_ids)
+
+    def sampled(self, token_ids: Sequence[int]) -> None:
+        """Tokens came back."""
+        self.length += len(token_ids)
+
+    def dropped(self, start: int, stop: int) -> None:
+        """The tokens [start, stop) are being forgotten."""
+        assert self.header <= start < stop <= self.length, (self.header, start, stop)
+        self.length -= stop - start
+        self.lost += stop - start
+
+    def reset(self) -> None:
+        """The context is gone."""
+        self.length = self.header = self.lost = 0

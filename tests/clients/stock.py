@@ -1,0 +1,191 @@
+"""The stock clients: how each is run. `run_all` runs them against real server processes, all at the same time.
+
+scripts/clients.sh installs them; where one is not installed its tests are skipped and say so.
+"""
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from bench.audio import clip
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PYTHON = ROOT / ".venv-clients/bin/python"
+NODE_MODULES = HERE / "node/node_modules"
+KEY = "sk-clients-test"
+SPEECH = "goforward"  # a recording of a person
+TIMEOUT_S = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """How to run one client."""
+
+    name: str
+    program: str  # below tests/clients
+    tls: bool = False
+    options: tuple[str, ...] = ()  # for node
+
+    @property
+    def is_python(self) -> bool:
+        return self.program.endswith(".py")
+
+    def missing(self) -> str | None:
+        """Why it cannot be run here, if so."""
+        if self.is_python:
+            return None if PYTHON.exists() else "no .venv-clients: run scripts/clients.sh"
+        if shutil.which("node") is None:
+            return "there is no node"
+        installed = (NODE_MODULES / "clients-stamp").exists()
+        return None if installed else "no Node clients: run scripts/clients.sh"
+
+    def command(self) -> list[str]:
+        if self.is_python:
+            return [str(PYTHON), str(HERE / self.program)]
+        return ["node", *self.options, str(HERE / self.program)]
+
+
+CLIENTS = {
+    client.name: client
+    for client in (
+        Client("openai-python", "programs/openai_python.py"),
+        Client("openai-node", "node/openai_node.mjs", tls=True),
+        Client("openai-agents (Python)", "programs/openai_agents_python.py"),
+        Client("@openai/agents-realtime (Node)", "node/openai_agents.mjs"),
+        Client(
+            "@openai/agents-realtime (browser)",
+            "node/openai_agents.mjs",
+            tls=True,
+            options=("--conditions=browser", "--import", str(HERE / "node/browser.mjs")),
+        ),
+        Client("livekit-plugins-openai", "programs/livekit_agent.py"),
+        Client("pipecat-ai", "programs/pipecat_bot.py"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How it went."""
+
+    report: Mapping[str, Any]
+    status: int | None  # exit status; None: it had to be killed
+    log: str  # what the program wrote to stderr
+
+
+server_log: list[str] = []  # what the servers wrote, line by line
+
+
+async def run_all(clients: list[Client], folder: Path) -> dict[str, Run]:
+    cert, key = _certificate(folder)
+    speech = folder / "speech.pcm"
+    speech.write_bytes(clip(SPEECH).pcm)
+    tls = ("--ssl-certfile", str(cert), "--ssl-keyfile", str(key))
+    async with _server() as plain_port, _server(*tls) as tls_port:
+        bases = {
+            False: f"http://127.0.0.1:{plain_port}/v1",
+            True: f"https://127.0.0.1:{tls_port}/v1",
+        }
+        results = await asyncio.gather(*(_run(c, bases[c.tls], speech, cert) for c in clients))
+    return {client.name: run for client, run in zip(clients, results, strict=True)}
+
+
+async def _run(client: Client, base_url: str, speech: Path, cert: Path) -> Run:
+    process = await asyncio.create_subprocess_exec(
+        *client.command(),
+        *(base_url, KEY, str(speech)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "NODE_EXTRA_CA_CERTS": str(cert), "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            out, err = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        out, err = await process.communicate()
+    lines = out.decode().splitlines()
+    report = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+    return Run(report, process.returncode, err.decode()[-4000:])
+
+
+@asynccontextmanager
+async def _server(*options: str) -> AsyncIterator[int]:
+    """A `metronome serve --config configs/sim.toml` process; its port once it listens."""
+    command = (
+        "-m",
+        "server.cli",
+        "serve",
+        "--config",
+        str(ROOT / "configs/sim.toml"),
+        "--port",
+        "0",
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *command, *options),
+        stderr=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "METRONOME_API_KEYS": KEY, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stderr is not None
+    try:
+        while "is listening on" not in (line := (await process.stderr.readline()).decode()):
+            assert line, f"the server ended: {server_log}"
+            server_log.append(line)
+        reading = asyncio.create_task(_keep(process.stderr))
+        yield int(line.split("/v1/realtime")[0].rsplit(":", 1)[1])
+        process.terminate()
+        await process.wait()
+        await reading
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _keep(stream: asyncio.StreamReader) -> None:
+    async for line in stream:
+        server_log.append(line.decode())
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(start)
+        .not_valid_after(start + datetime.timedelta(days=30))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert_file, key_file = folder / "cert.pem", folder / "key.pem"
+    cert_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return cert_file, key_file
