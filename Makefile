@@ -39,8 +39,14 @@ lint: setup ## Formatting, lint, types and import contracts
 check: lint ## lint and the fast tests, in under a minute
 	@$(bin)/python -m pytest -q -m "not slow and not vllm and not embedded and not browser and not gpu"
 
+.PHONY: clients
+clients: setup ## Run the stock Realtime clients against a real server; writes docs/compatibility.md
+	@scripts/clients.sh
+	@$(bin)/python -m pytest -q -rs tests/clients --write-document
+
 .PHONY: test
 test: lint weights ## Everything .ci/run runs: lint and all tests
+	@scripts/clients.sh
 	@$(bin)/python -m pytest -q -rs
 
 .PHONY: format
@@ -50,5 +56,5 @@ format: setup ## Rewrite the code in the project's format
 
 .PHONY: clean
 clean: ## Remove .venv, caches and results (not the fetched weights)
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist out *.egg-info
+	@rm -rf .venv .venv-clients tests/clients/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist out *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -124,14 +124,15 @@ class Calibration:
     def result(self, key: str, join_s: float) -> Learned:
         """What the controller may start from."""
         controller = self._controller
-        most = self._confirmed or 0.9 * self.served
+        # However long a soak is, the hiccups it did not see are rarer: a noisy machine is trusted less.
+        most = (self._confirmed or 0.9 * self.served) * (1 - 0.5 * controller.cost.noise)
         limit = min(controller.capacity, most, self._settings.max_sessions)
         return Learned(
             key,
             controller.cost.export(),
             controller.tail.value,
             controller.tail.heaviest,
-            float(self.served),
+            most,
             max(self._settings.temper.min_limit, limit),
             join_s,
             calibrated=True,

@@ -279,17 +279,20 @@ class Controller:
         self.plan()
 
     def _learn(self, now: float, reading: Reading, since: float) -> None:
-        fleet, window = self.fleet, self.window
+        fleet, window, cost = self.fleet, self.window, self.cost
         self.holding = self.aimd.hold(window)
+        before = self.aimd.decreases
         self.aimd.update(now, window, fleet.units, quiet=self._entered_at <= since)
+        if self.aimd.decreases > before and not cost.regime_s:
+            self.evidence.refuted()
         if not fleet.active or not window.last.total:
             return
         fill = min(1.0, reading.resident_tokens / fleet.plateau_tokens)
-        if window.last.quantile(0.99) <= self.settings.temper.hot_share:
+        if now - self.aimd.decreased_at > self.settings.temper.doubt_s:
             self.evidence.saw(fleet.units, fill)
-        if self.cost.regime_s > 0:
+        if cost.regime_s > 0:
             self.tail.forget_recent()
-        elif self.cost.ready:
+        elif cost.ready:
             demand, c = fleet.demand, self._coefficients
             step_s = projection.step_now(c, demand.rate, demand.tokens * fill, 1 / demand.urgency)
             self.tail.observe(window.last, demand.urgency * step_s)
@@ -310,7 +313,9 @@ class Controller:
         doubted = (c[0] * (1 + self._doubt), c[1] * (1 + self._doubt), c[2] * (1 + self._doubt), c[3])
         times = self._times_to_full(doubted, demand)
         self.capacity = times * demand.rate / fleet.ordinary.rate
-        self.shown = self.evidence.bound(self.capacity, self.departures.settled_fill, temper)
+        self.shown = self.evidence.bound(
+            self.capacity, self.departures.settled_fill, self.cost.noise, temper
+        )
 
     def _times_to_full(self, c: Coefficients, demand: Demand) -> float:
         """How many fleets like this one would fit, by the usual step and by the crowded one."""

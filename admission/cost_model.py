@@ -1,6 +1,6 @@
 """What a step costs, learned while serving. Pure.
 
-    step(n, kv) = gain · (θ0 + θ1·n + θ2·kv + θ3·kv^1.5)      n sessions in the step, kv tokens read by it
+    step(n, kv) = gain · (θ0 + θ1·n + θ2·kv + θ3·kv^CURVE)      n sessions in the step, kv tokens read by it
 
 Two time scales. The shape θ is a ridge regression whose prior is a calibration where there was one. Its samples are kept
 as sums by cell of (n, kv), each cell with a bounded weight: what is seen again replaces what was seen there before, and
@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from admission.projection import CURVE
 
 Vector = npt.NDArray[np.float64]
 
@@ -104,7 +106,7 @@ class CostModel:
         kept = ratio <= _OUTLIER * median
         self._learn(x[kept], y[kept], weight)
         spread = float(np.median(np.abs(ratio[kept] / median - 1))) * 1.48
-        self.noise += 0.05 * (min(0.5, max(0.01, spread)) - self.noise)
+        self.noise += 0.2 * (min(0.5, max(0.01, spread)) - self.noise)
 
     def _frozen(self, ratio: float, fleet: tuple[float, float], interval_s: float) -> bool:
         """Follow the gain; True while a change of regime keeps the shape out of it."""
@@ -190,12 +192,12 @@ class CostModel:
 
     def _features(self, sessions: Any, kv_tokens: Any) -> Vector:
         n, z = np.asarray(sessions, float) / _SESSIONS, np.asarray(kv_tokens, float) / self._kv_unit
-        return np.stack([np.ones_like(n), n, z, z**1.5], axis=-1)
+        return np.stack([np.ones_like(n), n, z, z**CURVE], axis=-1)
 
     def coefficients(self) -> tuple[float, float, float, float]:
-        """(seconds, per session, per token, per token^1.5), gain included."""
+        """(seconds, per session, per token, per token^CURVE), gain included."""
         t, u = self.theta * (1.0 if _STILL[0] < self.gain < _STILL[1] else self.gain), self._kv_unit
-        return float(t[0]), float(t[1]) / _SESSIONS, float(t[2]) / u, float(t[3]) / u**1.5
+        return float(t[0]), float(t[1]) / _SESSIONS, float(t[2]) / u, float(t[3]) / u**CURVE
 
     def doubt(self, sessions: float, kv_tokens: float) -> float:
         """Two standard errors of the shape at this point, as a share of its value."""

@@ -11,6 +11,7 @@ import math
 from admission.settings import Temper
 
 _MEMORY_S = 300.0  # of departures
+_REFUTED = 0.98  # of a load that led to congestion may have been served after all
 _PRIOR_S = 60.0  # session-seconds of watching before departures are believed
 
 
@@ -58,13 +59,21 @@ class Evidence:
         self.present = sessions * fill
         self.served = max(self.served, sessions * fill)
 
-    def bound(self, capacity: float, settled_fill: float, temper: Temper) -> float:
+    def refuted(self) -> None:
+        """What is served now is more than can be: congestion."""
+        self.served = min(self.served, _REFUTED * self.present)
+        self.present = 0.0
+
+    def bound(
+        self, capacity: float, settled_fill: float, noise: float, temper: Temper
+    ) -> float:
         """Sessions that may be in where the model says `capacity`.
 
         However little was shown, a share of the modelled capacity is trusted. Beyond that a stretch above the largest
         load served, and near the top only a creep above the load that is being served now: a fleet that is young again
-        shows nothing new about the top.
+        shows nothing new about the top. The noisier the steps, the slower: the tail takes longer to show.
         """
+        creep = 1 + temper.creep * min(1.0, temper.quiet_noise / noise)
         shown = self.served / settled_fill
-        near_top = max(temper.creep_from * capacity, shown, temper.creep * self.present / settled_fill)
+        near_top = max(temper.creep_from * capacity, shown, creep * self.present / settled_fill)
         return max(temper.trust * capacity, min(temper.stretch * shown, near_top))

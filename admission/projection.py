@@ -5,7 +5,7 @@ a session is in a step for the share d·steps/tick of the time, so the mean step
 
     Λ = Σ steps_i/tick_i          steps asked for per second
     K = Σ steps_i/tick_i · kv_i   tokens asked to be read per second
-    d = f(d) = θ0 + θ1·dΛ + θ2·dK + θ3·(dK)^1.5
+    d = f(d) = θ0 + θ1·dΛ + θ2·dK + θ3·(dK)^CURVE
 
 A tick waits up to a step to be let in and then takes its steps, so it takes at most υ·d of its budget, where
 υ = (steps + 1)/budget, if all steps are alike; the slowest in a thousand takes υ·d·(1 + ε), and ε is measured (tail.py).
@@ -18,10 +18,12 @@ proportion this is the smaller bound, and latency does not warn of it.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import sqrt
 
-_COME_BACK = 0.95  # share of the time that a crowded fleet may need
+_COME_BACK = 0.96  # share of the time that a crowded fleet may need
 
+# Of the term for cost that grows faster than in proportion. A square would be fitted well where there are data and
+# exaggerate beyond them.
+CURVE = 1.35
 Coefficients = tuple[float, float, float, float]
 
 
@@ -74,22 +76,22 @@ def crowded_step(pace: float) -> float:
 def load(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:
     """f(d*)/d*: above 1 the fleet does not fit."""
     read = step_s * tokens
-    return (c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read**1.5) / step_s
+    return (c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read**CURVE) / step_s
 
 
 def scale_to_full(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:
     """How many times this fleet would fit: the s with load(s·rate, s·tokens) = 1."""
     room = step_s - c[0]
     read = step_s * tokens
-    linear, curved = c[1] * step_s * rate + c[2] * read, c[3] * read**1.5
+    linear, curved = c[1] * step_s * rate + c[2] * read, c[3] * read**CURVE
     if room <= 0:
         return 0.0
-    # linear·u² + curved·u³ = room with u = √s: convex and rising, so Newton from above comes down to it.
-    root = sqrt(room / linear)
-    for _ in range(8):
-        over = (linear + curved * root) * root * root - room
-        root -= over / ((2 * linear + 3 * curved * root) * root)
-    return root * root
+    # linear·s + curved·s^CURVE = room is convex and rising in s, so Newton from above comes down to the root.
+    times = room / linear
+    for _ in range(12):
+        over = linear * times + curved * times**CURVE - room
+        times -= over / (linear + CURVE * curved * times ** (CURVE - 1))
+    return times
 
 
 def step_now(c: Coefficients, rate: float, tokens: float, longest_s: float) -> float:
@@ -97,7 +99,7 @@ def step_now(c: Coefficients, rate: float, tokens: float, longest_s: float) -> f
     step_s = c[0]
     for _ in range(40):
         read = step_s * tokens
-        following = c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read**1.5
+        following = c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read**CURVE
         following = min(following, longest_s)
         if abs(following - step_s) < 1e-4 * step_s:
             break

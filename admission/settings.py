@@ -38,7 +38,7 @@ class Quotas:
 class Temper:
     """How careful the controller is. Shares are of a tick's budget."""
 
-    target_share: float = 0.86  # where the slowest tick in a thousand of a full-age fleet should be
+    target_share: float = 0.89  # where the slowest tick in a thousand of a full-age fleet should be
     hot_share: float = 0.90  # p99 above this, twice in a row, is congestion
     hold_share: float = 0.88  # p99 above this: nobody enters
     low_share: float = 0.80  # p99 below this: the limit may grow
@@ -50,8 +50,10 @@ class Temper:
     min_limit: float = 4.0
     trust: float = 0.6  # share of the modelled capacity that a young fleet is evidence enough for
     stretch: float = 1.25  # how far beyond the largest load ever served the model is believed …
-    creep: float = 1.05  # … and how far near the top (above `creep_from` of the capacity)
+    creep: float = 0.05  # … and by how much near the top (above `creep_from` of the capacity), where
     creep_from: float = 0.8
+    doubt_s: float = 60.0  # after congestion: how long nothing counts as evidence
+    quiet_noise: float = 0.05  # steps vary by so much; where they vary more, by less
     kv_reserve: float = 0.05  # share of the KV pool that is never promised
     join_share: float = 0.10  # share of the engine's time that headers of new sessions may take
     probation_s: float = 1.0  # a session is young for this long

@@ -2,7 +2,7 @@
 
 An even tick (every step as long as the mean) takes at most υ·d of its budget; the slowest in a thousand takes
 υ·d·(1 + ε). Simulated over a factor of five in load, ε stays the same within a third, on steady machines and on noisy
-ones; still, bands of load are counted apart, and the heaviest band ever visited speaks. Rare hiccups need minutes to be
+ones; still, bands of load are counted apart, and the heaviest band ever visited speaks, and today's. Rare hiccups need minutes to be
 seen, so counts fade slowly. A new band starts with what the one before it knew, counted as if it had been seen: few
 ticks do not overrule many.
 """
@@ -20,6 +20,8 @@ _INHERITED = 30_000.0  # ticks that the knowledge of the band before counts for
 _HERITAGE = 2.0  # × as many of them beyond the inherited ε as the quantile asks for
 _COLLAPSE = 0.5  # share of an interval's ticks missed that is no tail any more
 _RARE = 0.001
+_LIKELY = 1.6  # ratio of the ε of one in a thousand to that of one in a hundred: 1.4 on steady machines, 2 on noisy
+_MARGIN = 0.04
 _NO_BAND = -1000
 _LAG = 6  # intervals until a measurement is believed: a fault may come to light meanwhile
 
@@ -32,9 +34,12 @@ class _Band:
         self.counts[_bucket_of(excess)] = _HERITAGE * _RARE * _INHERITED
         self.total = _INHERITED
 
-    def quantile(self) -> float:
-        """The ε that one tick in a thousand exceeds, to one bucket upwards."""
-        left = _RARE * self.total
+    def slowest(self) -> float:
+        """The ε that one tick in a thousand exceeds, and no less than what the slowest in a hundred make likely."""
+        return max(self._exceeded_by(_RARE), _LIKELY * self._exceeded_by(10 * _RARE))
+
+    def _exceeded_by(self, share: float) -> float:
+        left = share * self.total
         for bucket in range(_BUCKETS, 0, -1):
             left -= self.counts[bucket]
             if left <= 0:
@@ -54,7 +59,7 @@ class TailRatio:
     @property
     def careful(self) -> float:
         """With a margin: it was measured on few of the slowest ticks."""
-        return 1.2 * self.value
+        return self.value + _MARGIN
 
     def observe(self, ticks: Histogram, even_share: float) -> None:
         """An interval's ticks, with υ·d as it was in it."""
@@ -80,8 +85,9 @@ class TailRatio:
                 band.counts[_bucket_of(share / even_share - 1)] += count
         band.total = _FADE * band.total + ticks.total
         self.heaviest = max(self.heaviest, number)
-        if self.heaviest in self._bands:
-            self.value = self._bands[self.heaviest].quantile()
+        self.value = max(
+            self._bands[n].slowest() for n in (number, self.heaviest) if n in self._bands
+        )
 
 
 def _bucket_of(excess: float) -> int:

@@ -39,6 +39,7 @@ class Plant:
     spike: float = 0.0  # share of steps that take two to five times as long
     prefill_budget: int = 2048  # new tokens per step, as the planner has it
     preempt_s: float = 0.03  # added to each step while the pool is over-committed
+    convexity: float = 1.25  # the exponent of its `convex` variant
 
     def step_s(self, sessions: int, new_tokens: int, read_tokens: float) -> float:
         """Seconds of one step, noise aside."""
@@ -69,7 +70,7 @@ class Plant:
     def convex(self) -> "Plant":
         """The same machine, where reading the cache costs more than in proportion."""
         pivot = 0.8 * self.pool_windows / 1.4
-        return replace(self, name=f"{self.name}+convex", pad=16, exponent=1.25, pivot_windows=pivot)
+        return replace(self, name=f"{self.name}+convex", pad=16, exponent=self.convexity, pivot_windows=pivot)
 
     def with_pool(self, windows: int) -> "Plant":
         """The same machine with less memory."""
@@ -88,4 +89,33 @@ A = Plant(
     window=6000,
     header=500,
     pool_windows=260,
+)
+
+# Never tuned on; chosen before the controller was run on any of them. Short ticks with few steps, in the way of
+# Moshi; long ticks with many, in the way of MiniCPM-o; and a machine whose fixed cost per step is 40 % of the tick.
+B = Plant(
+    "B",
+    SimCost(fixed_s=0.003, session_s=1.2e-5, token_s=3e-6, resident_s=4e-8),
+    (Call(0.08, 2, 1),),
+    window=2250,
+    header=64,
+    pool_windows=480,
+    convexity=1.15,
+)
+C = Plant(
+    "C",
+    SimCost(fixed_s=0.012, session_s=1.5e-4, token_s=1e-5, resident_s=1.6e-7),
+    (Call(1.0, 10, 25),),
+    window=2048,
+    header=256,
+    pool_windows=240,
+    convexity=1.4,
+)
+D = Plant(
+    "D",
+    SimCost(fixed_s=0.016, session_s=3e-5, token_s=4e-6, resident_s=6e-8),
+    (Call(0.16, 4, 12),),
+    window=1536,
+    header=300,
+    pool_windows=240,
 )

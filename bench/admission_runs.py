@@ -37,6 +37,7 @@ class Row:
     controller: str
     start: str
     fault: bool
+    churns: bool
     capacity: int
     miss: float  # missed ÷ owed, whole run
     peak_over_capacity: float
@@ -115,6 +116,7 @@ def row_of(case: Case, controller: str, start: str, seed: int, tally: Tally) -> 
         controller=controller,
         start=start,
         fault=case.faults.any,
+        churns=case.churns,
         capacity=case.capacity,
         miss=tally.miss,
         peak_over_capacity=tally.peak / case.capacity,

@@ -120,6 +120,7 @@ class Simulation:
         self._leases: dict[int, Lease] = {}
         self._noise: Floats = np.empty(0)
         self._next_noise = 0
+        self._stepping_since: float | None = None  # start of the step under way
         self._kinds = 0
         self._resident = 0.0  # tokens in all contexts
         self._waiting_shares: list[Floats] = []
@@ -207,7 +208,8 @@ class Simulation:
         self._waiting_shares = []
         self._door.ticks(shares, 0)
         blocks = self._resident / self._plant.window * self._plant.plateau_blocks
-        self._door.control(self.now, Reading(self.active, self._resident, blocks))
+        age_s = self.now - self._stepping_since if self._stepping_since is not None else 0.0
+        self._door.control(self.now, Reading(self.active, self._resident, blocks, age_s))
         self._at(self.now + self._door.interval_s, self._control)
 
     def _count_overdue(self) -> None:
@@ -257,7 +259,9 @@ class Simulation:
             seconds += plant.preempt_s
         seconds *= self._draw()
         seconds += self._stall(started)
+        self._stepping_since = started
         self._happen_until(started + seconds)
+        self._stepping_since = None
         due = due[self._ready[due] <= started]  # those that left meanwhile are gone
         self._door.step(due.size, seconds, self.active, self._resident)
         before = self._context[due]
@@ -304,7 +308,10 @@ class Simulation:
             self._waiting_shares.append(np.full(count, np.inf))
 
     def _slowness(self, now: float) -> float:
-        return next((f for start, end, f in self._faults.slow if start <= now < end), 1.0)
+        for start, end, factor in self._faults.slow:
+            if start <= now < end:
+                return factor
+        return 1.0
 
     def _stall(self, now: float) -> float:
         if self._stalls and now >= self._stalls[0][0]:

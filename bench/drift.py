@@ -22,7 +22,7 @@ from engine.vllm_adapter.settings import VllmSettings
 
 SESSIONS = 8
 SPOKEN, DECODED = 25, 5  # tokens per tick
-SINK, WINDOW, SLACK, BLOCK = 64, 1024, 512, 32  # tokens
+SINK, WINDOW, SLACK, BLOCK = 64, 1024, 256, 32  # tokens
 AGE, QUICK_AGE = 20_000, 4_000  # tokens, at the end
 POLICIES: tuple[PolicyName, ...] = ("unbounded", "sliding", "anchored", "recycle")
 MAX_GROWTH = 1.10  # of the median tick, last tenth over first full one

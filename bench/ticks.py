@@ -112,8 +112,7 @@ def main(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folders = [options.model]
         if options.model is None:
-            names = [name for name in HEARING if name != "qwen2-audio"]  # 30 s of encoder a tick
-            folders = [HEARING[name](Path(scratch) / name) for name in names]
+            folders = [write(Path(scratch) / name) for name, write in HEARING.items()]
         for folder in folders:
             progress(folder.name)
             report.add(*measure(folder, ticks))

@@ -13,10 +13,10 @@ from engine.context import ContextTooLong
 from engine.lane import Lane
 from engine.listener import CallPart, EndReason, SessionListener, Usage
 from engine.models.base import Message, Segment
-from engine.observer import Outcome, TurnOutcome, TurnStats
+from engine.observer import TurnOutcome, TurnStats
 from engine.response import Phase, ResponseRequest, Step, advance
 from engine.settings import Parts
-from engine.slo import Playhead, TickLedger
+from engine.slo import Obligation, TickLedger
 from engine.speech.clauses import ClauseCutter
 from engine.work import TokenChunk
 
@@ -42,22 +42,20 @@ class Answer:
         self._lane = lane
         self._state = state
         self._listener = listener
-        self._playhead = Playhead()
+        self._owed = Obligation(
+            self.decided_at + parts.settings.first_output_s, speaks=request.audio
+        )
         self._cutter = ClauseCutter()
         self._clauses: deque[str] = deque()  # decoded, not yet spoken; bounded by lead_s
         self._progress = asyncio.Event()  # clauses came, or decoding is over
         self._text = ""
         self._tokens: list[int] = []  # of its words
         self._input_tokens = self._cached_tokens = self._output_tokens = 0
-        self._speaks = request.audio  # its output is voice; else text, or function calls
         self._reason: EndReason = "completed"
         self._error: str | None = None
         self._paused = False  # decoding waits for playback
-        self._fresh = False  # output since the last beat
         self._transcribed_at: float | None = None
         self._first_token_at: float | None = None
-        self._first_output_at: float | None = None
-        self._output_at = 0.0  # newest output; means nothing before the first
         self._asked_at: float | None = None  # its first tokens were asked for
         self._sent_at: float | None = None  # and that left for the backend
 
@@ -68,8 +66,8 @@ class Answer:
         messages = await self._resolve(transcript)
         self._transcribed_at = self._parts.clock.now()
         model = self._parts.model
-        if not messages or not (messages[-1].text.strip() or model.spec.hears_audio):
-            self._finish()  # nothing intelligible was said: there is nothing to answer
+        if messages and messages[-1].role == "user" and not self._is_intelligible(messages[-1]):
+            self._finish()  # there is nothing to answer
             return
         try:
             schemas = model.calls(messages, self.request.tools, self.request.tool_choice)
@@ -86,13 +84,16 @@ class Answer:
             return
         self._finish()
 
+    def _is_intelligible(self, said: Message) -> bool:
+        return bool(said.text.strip()) or self._parts.model.spec.hears_audio
+
     async def _call(self, messages: Sequence[Message], schemas: Sequence[str]) -> None:
         """Call functions instead of speaking."""
-        self._speaks = False
+        self._owed.speaks = False
         self.phase = advance(self.phase, Step.PROMPTED)
         if not self.request.parallel_calls:
             schemas = schemas[:1]
-        deadline = self.decided_at + self._parts.settings.first_output_s
+        deadline = self._owed.first_by
         calls = FunctionCalls(self._parts, self._lane, self.request, self._called)
         try:
             self._reason = await calls.run(
@@ -104,8 +105,7 @@ class Answer:
 
     def _called(self, part: CallPart, now: float) -> None:
         if self.phase is Phase.DECODING:
-            self._fresh = True
-            self._put_out(now)
+            self._owed.came(now)
             self._listener.function_call(self.request.response_id, part)
 
     async def _resolve(self, transcript: Callable[[str], Awaitable[str]]) -> list[Message]:
@@ -118,7 +118,7 @@ class Answer:
         return messages
 
     def _begin(self, segments: Sequence[Segment]) -> None:
-        spec, settings = self._parts.model.spec, self._parts.settings
+        spec = self._parts.model.spec
         room = self._lane.context.limits.policy.room(self._max_tokens)
         plan = self._lane.context.reconcile(segments, room)
         self._input_tokens, self._cached_tokens = plan.input_tokens, plan.keep_tokens
@@ -129,7 +129,7 @@ class Answer:
             plan,
             self.take,
             decode=min(spec.decode_per_tick, self._max_tokens),
-            deadline=self.decided_at + settings.first_output_s,
+            deadline=self._owed.first_by,
             stop=spec.stop_token_ids,
             sampling=self._parts.model.sampling(),
         )
@@ -149,7 +149,8 @@ class Answer:
         if self._first_token_at is None:
             self._first_token_at, self._sent_at = now, self._lane.sent_at
         self._tokens.extend(chunk.token_ids)
-        self._fresh = self._fresh or not self.request.audio
+        if not self.request.audio:
+            self._owed.moved()
         self._say(self._parts.model.decode(self._state, chunk.token_ids).text, now)
         if not chunk.finished:
             return
@@ -169,16 +170,16 @@ class Answer:
             if self._clauses:
                 self._progress.set()
         else:
-            self._put_out(now)
+            self._owed.came(now)
             self._listener.response_text(self.request.response_id, text)
 
     def _go_on(self, now: float) -> None:
         """Ask for the next tick's tokens, unless playback is far enough ahead."""
-        ahead = self._playhead.ahead_s(now) + sum(map(len, self._clauses)) / SPOKEN_CHARS_PER_S
+        ahead = self._owed.playhead.ahead_s(now) + sum(map(len, self._clauses)) / SPOKEN_CHARS_PER_S
         self._paused = self.request.audio and ahead > self._parts.settings.lead_s
         if not self._paused:
             left = self._max_tokens - len(self._tokens)
-            deadline = now + max(0.0, ahead) if self._first_output_at else self.decided_at
+            deadline = now + max(0.0, ahead) if self._owed.first_at else self.decided_at
             self._lane.more(min(self._parts.model.spec.decode_per_tick, left), deadline)
 
     def _decoded(self) -> None:
@@ -212,17 +213,11 @@ class Answer:
         self._listener.response_text(response_id, clause)
         if not pcm:  # a clause of signs alone is not spoken
             return
-        self._put_out(now)
-        self._fresh = True
-        self._playhead.extend(now, len(pcm) / 2 / rate)
+        self._owed.came(now)
+        self._owed.playhead.extend(now, len(pcm) / 2 / rate)
         size = rate * self._parts.settings.slice_ms // 1000 * 2
         for start in range(0, len(pcm), size):
             self._listener.response_audio(response_id, pcm[start : start + size])
-
-    def _put_out(self, now: float) -> None:
-        self._output_at = now
-        if self._first_output_at is None:
-            self._first_output_at = now
 
     # -- ends ----------------------------------------------------------------
 
@@ -255,7 +250,7 @@ class Answer:
             self._input_tokens,
             self._cached_tokens,
             self._output_tokens or len(self._tokens),
-            output_audio_ms=round(1000 * self._playhead.sent_s),
+            output_audio_ms=round(1000 * self._owed.playhead.sent_s),
         )
         self._listener.response_ended(self.request.response_id, self._reason, usage, self._error)
 
@@ -267,7 +262,7 @@ class Answer:
         now, begun = self._parts.clock.now(), self.phase is not Phase.RESOLVING
         self.phase = advance(self.phase, Step.END)
         if begun:
-            heard_in = 0.0 if outcome == "cancelled" else max(0.0, self._playhead.ahead_s(now))
+            heard_in = 0.0 if outcome == "cancelled" else max(0.0, self._owed.playhead.ahead_s(now))
             self._parts.model.ended(self._state, round(1000 * heard_in))
         self._parts.observer.turn(
             TurnStats(
@@ -275,7 +270,7 @@ class Answer:
                 self.speech_stopped_at,
                 self._transcribed_at,
                 self._first_token_at,
-                self._first_output_at,
+                self._owed.first_at,
                 now,
                 len(self._tokens),
                 outcome,
@@ -288,31 +283,14 @@ class Answer:
 
     def beat(self, now: float, period_s: float, ledger: TickLedger) -> None:
         """One tick has passed: was what this answer owed delivered? Then decode on if playback allows."""
-        fresh, self._fresh = self._fresh, False
-        if self.phase in (Phase.DECODING, Phase.SPEAKING, Phase.RESOLVING):
-            self._judge(now, period_s, ledger, fresh)
+        outcome = self._owed.verdict(now, period_s)
+        if outcome is not None and self.phase is not Phase.ENDED:
+            self._parts.observer.tick(ledger.record("speak", outcome, now - period_s, now, now))
         if self._paused and self.phase is Phase.DECODING:
             self._go_on(now)
 
     def owed_since(self, now: float) -> float | None:
         """Since when output has been missing; None while none is."""
-        if self._first_output_at is None:
-            since = self.decided_at + self._parts.settings.first_output_s
-        else:
-            period_s = self._parts.model.spec.tick_ms / 1000
-            end_at = self._playhead.end_at if self._speaks else None
-            since = self._output_at + period_s if end_at is None else end_at - period_s
-        return since if since < now and self.phase is not Phase.ENDED else None
-
-    def _judge(self, now: float, period_s: float, ledger: TickLedger, fresh: bool) -> None:
-        if self._first_output_at is None:
-            if now <= self.decided_at + self._parts.settings.first_output_s:
-                return  # nothing is owed yet
-            on_time = False
-        elif self._speaks:
-            on_time = self._playhead.ahead_s(now) >= period_s
-        else:
-            on_time = fresh
-        start = now - period_s
-        outcome: Outcome = "on_time" if on_time else ("late" if fresh else "empty")
-        self._parts.observer.tick(ledger.record("speak", outcome, start, now, now))
+        if self.phase is Phase.ENDED:
+            return None
+        return self._owed.owed_since(now, self._parts.model.spec.tick_ms / 1000)

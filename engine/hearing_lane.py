@@ -109,6 +109,9 @@ class HearingLane(Lane):
             self._trim()
         kept = len(self.context.tokens) - self._surplus
         marked = [*self._joint(kept), *self._unfed]
+        if kept + len(marked) + 1 > self._limit():
+            self._stop_listening()  # the answer to this turn brings it, and makes room
+            return
         if fresh:
             self.context.header = len(self._header)
         self._unfed.clear()
@@ -117,6 +120,14 @@ class HearingLane(Lane):
         self._stop_token_ids, self._sampling = (), Sampling()
         self._submit(tuple(marked), 1, self._deadline, None if fresh else kept)
         self._listens = True
+
+    def _limit(self) -> int:
+        """Tokens that listening may fill: what a drop cannot make room for is left to the next answer."""
+        limits = self.context.limits
+        if limits.policy.name == "anchored" and limits.can_drop:
+            return limits.max_context
+        assert self._header is not None
+        return limits.policy.limit(len(self._header), limits.max_context)
 
     def _joint(self, kept: int) -> tuple[int, ...]:
         """What comes before the tokens to be fed."""

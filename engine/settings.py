@@ -25,7 +25,8 @@ class EngineSettings:
     stall_limit_s: float = (
         5.0  # a step or a hearing that takes longer ends the calls that wait for it
     )
-    hang_limit_s: float = 30.0  # one that takes longer than this: the engine is dead
+    # One that takes longer than this: the engine is dead. As patient as the warm-up, whose steps may compile kernels.
+    hang_limit_s: float = 120.0
     slice_ms: int = 200  # length of one audio delta
 
 

@@ -150,23 +150,30 @@ def _merged(schema: dict[str, Any], parts: list[Any]) -> dict[str, Any]:
 
 
 def _within(schema: dict[str, Any], step: float) -> float:
-    """The multiple of `step` nearest above the lower bound, or below the upper one; `step` itself if unbounded."""
-    low: float | None = schema.get("minimum", schema.get("exclusiveMinimum"))
-    high: float | None = schema.get("maximum", schema.get("exclusiveMaximum"))
-    if low is not None:
-        count = math.ceil(low / step)
-        if count * step == schema.get("exclusiveMinimum"):
-            count += 1
-        value: float = count * step
-        return low if "minimum" in schema and high is not None and value > high else value
-    if high is not None and high < step:
-        count = math.floor(high / step)
-        if count * step == schema.get("exclusiveMaximum"):
-            count -= 1
-        return count * step
-    if step == schema.get("exclusiveMaximum"):
-        return 0
-    return step
+    """A multiple of `step` within the bounds: `step` itself if it is, else the one next to a bound."""
+    counts = [1, 0]
+    for key in ("minimum", "exclusiveMinimum"):
+        if key in schema:
+            counts += [math.ceil(schema[key] / step), math.ceil(schema[key] / step) + 1]
+    for key in ("maximum", "exclusiveMaximum"):
+        if key in schema:
+            counts += [math.floor(schema[key] / step), math.floor(schema[key] / step) - 1]
+    fitting = (count * step for count in counts if _fits(count * step, schema))
+    found = next(fitting, None)
+    if found is None:
+        raise Unmakeable(f"no multiple of {step} is within the bounds")
+    return found
+
+
+def _fits(value: float, schema: dict[str, Any]) -> bool:
+    return (
+        value >= schema.get("minimum", value)
+        and value <= schema.get("maximum", value)
+        and value != schema.get("exclusiveMinimum")
+        and value != schema.get("exclusiveMaximum")
+        and value >= schema.get("exclusiveMinimum", value)
+        and value <= schema.get("exclusiveMaximum", value)
+    )
 
 
 _MAKERS: dict[str, Callable[[_Maker, dict[str, Any], str, int], Any]] = {

@@ -67,3 +67,50 @@ class Playhead:
     def ahead_s(self, now: float) -> float:
         """Seconds of audio the client still has; negative: it has been silent for that long. 0 before the first."""
         return 0.0 if self.end_at is None else self.end_at - now
+
+
+class Obligation:
+    """What an answer owes its caller at each beat, from the deadline of its first output on.
+
+    Voice owes a playback frontier a tick ahead; text and function calls owe something new each tick.
+    """
+
+    def __init__(self, first_by: float, *, speaks: bool) -> None:
+        self.first_by = first_by  # instant the first output is owed
+        self.speaks = speaks
+        self.playhead = Playhead()
+        self.first_at: float | None = None  # of the output so far
+        self._newest_at = first_by
+        self._fresh = False  # something came since the last beat
+
+    def came(self, now: float) -> None:
+        """Output left."""
+        self._newest_at, self._fresh = now, True
+        if self.first_at is None:
+            self.first_at = now
+
+    def moved(self) -> None:
+        """Tokens came whose words are not whole yet: as good as output, once there has been some."""
+        self._fresh = True
+
+    def verdict(self, now: float, period_s: float) -> Outcome | None:
+        """At a beat: what became of the tick that ends now; None while nothing is owed."""
+        fresh, self._fresh = self._fresh, False
+        if self.first_at is None:
+            on_time = False
+            if now <= self.first_by:
+                return None
+        elif self.speaks:
+            on_time = self.playhead.ahead_s(now) >= period_s
+        else:
+            on_time = fresh
+        return "on_time" if on_time else ("late" if fresh else "empty")
+
+    def owed_since(self, now: float, period_s: float) -> float | None:
+        """Since when output has been missing; None while none is."""
+        if self.first_at is None:
+            since = self.first_by
+        else:
+            end_at = self.playhead.end_at if self.speaks else None
+            since = self._newest_at + period_s if end_at is None else end_at - period_s
+        return since if since < now else None

@@ -163,11 +163,14 @@ class TurnSession(Session):
                 lane.close()
 
     def cancel(self, response_id: str) -> None:
-        entry = self._answers.get(response_id)
+        entry = self._answers.pop(response_id, None)
         if entry is not None:
-            answer, _, task = entry
+            answer, lane, task = entry
             answer.cancel()
             task.cancel()
+            # Cancelled before it began, the task never comes to do this itself.
+            if lane is not self._lane:
+                lane.close()
 
     @property
     def answering(self) -> bool:

@@ -24,6 +24,8 @@ BENCHES = {
     "wall": "calls that outgrow the KV pool, and which metric notices",
     "endless": "one call through 200,000 tokens in a context of 4,096",
     "quality": "perplexity and obedience of a real model under each KV policy",
+    "encode": "audio features of each model that hears, beside its stock extractor",
+    "ticks": "what a tick costs a model that hears, over 1,000 of them",
     "sharing": "what calls with the same instructions hold together",
 }
 

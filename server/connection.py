@@ -17,7 +17,7 @@ from typing import Any
 from engine.clock import Clock
 from engine.engine import Engine
 from protocol.commands import Hangup, PushAudio
-from protocol.connection import RealtimeConnection
+from protocol.facade import Facade
 from server import logs
 from server.engine_side import EngineSide
 from server.metrics import EndedReason, Metrics
@@ -69,7 +69,7 @@ class Connection:
     """A call in progress. Implements `server.engine_side.Call`."""
 
     def __init__(
-        self, session_id: str, protocol: RealtimeConnection, machine: Machine, channel: Channel
+        self, session_id: str, protocol: Facade, machine: Machine, channel: Channel
     ) -> None:
         self.id = session_id
         self._protocol = protocol
@@ -87,8 +87,8 @@ class Connection:
         # The cause, as counted.
         self._ended: EndedReason = "client"
 
-    async def run(self) -> EndedReason:
-        """Serve the call until one side ends it; returns what did."""
+    async def run(self, helper: Callable[[], Awaitable[None]] | None = None) -> EndedReason:
+        """Serve the call until one side ends it; returns what did. `helper` runs beside it."""
         clock, metrics = self._machine.clock, self._machine.metrics
         started_at = clock.now()
         metrics.session_started()
@@ -98,9 +98,12 @@ class Connection:
             async with asyncio.TaskGroup() as group:
                 writer = group.create_task(self._write())
                 watch = group.create_task(self._watch(started_at))
+                beside = None if helper is None else group.create_task(_run(helper))
                 await self._read()
                 writer.cancel()
                 watch.cancel()
+                if beside is not None:
+                    beside.cancel()
         except Exception:  # noqa: BLE001  # the connection boundary
             self.crashed()
             self._channel.direct.abort(1011, "internal error")
@@ -265,6 +268,10 @@ class Connection:
     def _left(self, code: int) -> None:
         if self._goodbye is None and code in _PARSER_CODES:
             self._ended = "protocol"
+
+
+async def _run(helper: Callable[[], Awaitable[None]]) -> None:
+    await helper()
 
 
 def _fitting(reason: str) -> str:

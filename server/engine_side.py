@@ -23,7 +23,7 @@ from protocol.commands import (
     Hangup,
     PushAudio,
 )
-from protocol.connection import RealtimeConnection
+from protocol.facade import Facade
 from server.metrics import EndedReason
 from server.translate import request_of, setup_of, usage_of
 
@@ -73,9 +73,7 @@ def _contained(
 class EngineSide:
     """Implements `engine.listener.SessionListener`."""
 
-    def __init__(
-        self, call: Call, protocol: RealtimeConnection, engine: Engine, clock: Clock
-    ) -> None:
+    def __init__(self, call: Call, protocol: Facade, engine: Engine, clock: Clock) -> None:
         self.call = call
         self._protocol = protocol
         self._engine = engine

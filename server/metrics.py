@@ -19,7 +19,7 @@ from admission.port import Reason
 from engine.observer import STAGES, Outcome, StepStats, TickKind, TickStats, TurnStats
 from server.dials import Gauges, dials
 from server.families import counter, gauge, histogram
-from server.histogram import Histogram
+from server.histogram import Histogram, observe_each
 from server.traffic import Traffic
 
 EndedReason = Literal[
@@ -102,8 +102,7 @@ class Metrics(Collector):
         if stats.outcome == "empty":
             return
         self._latency.observe(stats.latency_s)
-        for stage, seconds in zip(self._stages, stats.stages, strict=False):
-            stage.observe(seconds)
+        observe_each(self._stages, stats.stages)
 
     def step(self, stats: StepStats) -> None:
         """Count one step of the engine thread."""

@@ -1,10 +1,11 @@
-"""The door of `/v1/realtime`: who knocks, whether they may enter, and the call that follows.
+"""The door of `/v1/realtime` and `/v1/live/sessions`: who knocks, whether they may enter, and the call that follows.
 
 A raw ASGI application: the messages of a call pass through no framework (Starlette's exception middleware alone wraps
 every send). The order of the questions is fixed: path, origin, key, dialect, place; nothing is reserved before the
 last one.
 """
 
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from admission.port import AdmissionPort, Lease, Rejection, Request
 from protocol import session_config
 from protocol.connection import RealtimeConnection
 from protocol.ids import IdFactory
+from protocol.live.connection import LiveConnection
 from protocol.session_config import SessionConfig, SessionDefaults
 from server import refusal as refusals
 from server.auth import (
@@ -34,6 +36,7 @@ from server.auth import (
 from server.client_secrets import ClientSecrets, Grant
 from server.connection import Channel, Connection, Machine
 from server.draining import Calls
+from server.live import play
 from server.refusal import Refusal
 from server.websocket import EXTENSION
 
@@ -56,6 +59,7 @@ class DoorPolicy:
     tick_s: float
     defaults: SessionDefaults
     secrets: ClientSecrets
+    live_paths: tuple[str, ...] = ("/v1/live/sessions", "/live/sessions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ class RealtimeDoor:
         """A place taken, or why not."""
         policy, metrics = self._policy, self._machine.metrics
         now = self._machine.clock.now()
-        if knock.path not in policy.paths:
+        if knock.path not in policy.paths + policy.live_paths:
             return refusals.NOT_FOUND
         if not origin_allowed(knock.headers, policy.allowed_origins, policy.ring):
             metrics.auth_failed("origin_not_allowed")
@@ -176,22 +180,33 @@ class RealtimeDoor:
         )
         ids = IdFactory()
         session_id = ids.new("sess")
+        is_live = knock.path in self._policy.live_paths
         asked = knock.query.get("model", "")
-        if asked != self._policy.model:
+        if asked != self._policy.model and not is_live:
             # Clients hard-code names such as gpt-realtime; there is one model here, and the session names it.
             _log.info("%s asked for model %r and gets %r", session_id, asked, self._policy.model)
-        protocol = RealtimeConnection(
-            session_id=session_id,
-            model=self._policy.model,
-            defaults=self._policy.defaults,
-            ids=ids,
-            expires_at=int(self._unix_now() + self._machine.limits.max_session_s),
-            config=config,
-        )
-        connection = Connection(session_id, protocol, self._machine, channel)
+        about: dict[str, Any] = {
+            "session_id": session_id,
+            "model": self._policy.model,
+            "defaults": self._policy.defaults,
+            "ids": ids,
+            "expires_at": int(self._unix_now() + self._machine.limits.max_session_s),
+        }
+        if is_live:
+            live = LiveConnection(**about)
+            connection = Connection(session_id, live, self._machine, channel)
+            player = functools.partial(play, live, connection, self._machine.clock)
+            await self._run(connection, player)
+        else:
+            realtime = RealtimeConnection(**about, config=config)
+            await self._run(Connection(session_id, realtime, self._machine, channel))
+
+    async def _run(
+        self, connection: Connection, helper: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.calls.add(connection)
         try:
-            await connection.run()
+            await connection.run(helper)
         finally:
             self.calls.discard(connection)
 

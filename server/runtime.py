@@ -20,7 +20,6 @@ import uvicorn
 
 from admission.port import AdmissionPort
 from admission.static_cap import StaticCap
-from engine.backend import EngineDead
 from engine.clock import Clock, LoopClock
 from engine.engine import Engine
 from protocol.ids import IdFactory
@@ -43,8 +42,9 @@ from server.health import Health, Phase
 from server.lifeline import Lifeline
 from server.listening import CannotListen, addresses, bound_socket
 from server.metrics import Metrics
+from server.readiness import Readiness
 from server.realtime import DoorPolicy, RealtimeDoor
-from server.warmup import Muted, WarmUpFailed, warm_up
+from server.warmup import Muted
 from server.websocket import CallSocket
 
 _log = logging.getLogger(__name__)
@@ -52,8 +52,6 @@ _log = logging.getLogger(__name__)
 _announce = logging.getLogger("metronome")
 
 _LAG_PERIOD_S = 0.1
-_WARM_UP_TRIES = 3
-_WARM_UP_AGAIN_S = 10.0
 _CLOSE_SOCKETS_S = 5  # for uvicorn, once all calls have ended
 
 
@@ -135,12 +133,23 @@ class Runtime:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        # Set once the server has listened and warmed up, in budget or not.
-        self.warm = asyncio.Event()
         self._exit = asyncio.Event()
+        engine, health, clock = parts.engine, parts.health, parts.clock
         self._lifeline = Lifeline(
-            parts.engine, parts.admission, parts.health, parts.clock, parts.config.engine.on_death
+            engine, parts.admission, health, clock, parts.config.engine.on_death
         )
+        self._readiness = Readiness(
+            engine,
+            clock,
+            health,
+            parts.admission,
+            parts.observer,
+            self._lifeline,
+            parts.config.model.voice,
+            turn_budget_s(parts.config, engine.model.spec),
+        )
+        # Set once the server has listened and warmed up, in budget or not.
+        self.warm = self._readiness.warm
         parts.metrics.gauges = self
 
     def request_exit(self) -> None:
@@ -177,7 +186,8 @@ class Runtime:
             engine = group.create_task(self._run_engine())
             helpers = [
                 group.create_task(self._watch_lag()),
-                group.create_task(self._warm_up(server, sock.getsockname()[1])),
+                group.create_task(self._warm_up(server)),
+                group.create_task(self._announce(sock.getsockname()[1])),
                 group.create_task(self._exit_when_asked(server)),
             ]
             await server.serve(sockets=[sock])
@@ -214,56 +224,14 @@ class Runtime:
         await parts.door.calls.drain(parts.config.server.drain_s)
         server.should_exit = True
 
-    async def _warm_up(self, server: DrainingServer, port: int) -> None:
-        """Warm up, and again whenever a new engine has taken the place of a dead one."""
+    async def _warm_up(self, server: DrainingServer) -> None:
         await server.listening.wait()
-        cold = self._lifeline.cold
-        while True:
-            await cold.wait()
-            cold.clear()
-            await self._until_warm(port)
+        await self._readiness.run()
 
-    async def _until_warm(self, port: int) -> None:
-        """Become ready once a turn has met its budget; try again for as long as it has not."""
-        parts = self.parts
-        if parts.health.phase is Phase.STARTING:
-            parts.observer.on = False
-        budget_s = turn_budget_s(parts.config, parts.engine.model.spec)
-        tries = 0
-        while parts.health.phase is Phase.STARTING and not self._lifeline.is_between_lives:
-            if tries < _WARM_UP_TRIES or parts.admission.active == 0:
-                tries += 1
-                took_s = await self._try_warm_up()
-                if took_s <= budget_s:
-                    parts.health.become(Phase.READY, f"first output after {took_s:.2f} s")
-                else:
-                    parts.health.note = (
-                        f"first output after {took_s:.2f} s, budget {budget_s:.2f} s"
-                    )
-            if tries == _WARM_UP_TRIES or parts.health.is_ready:
-                self._open(port)
-            if tries >= _WARM_UP_TRIES:
-                await parts.clock.sleep_until(parts.clock.now() + _WARM_UP_AGAIN_S)
-
-    async def _try_warm_up(self) -> float:
-        try:
-            return await warm_up(self.parts.engine, self.parts.clock, self.parts.config.model.voice)
-        except WarmUpFailed as error:
-            _log.error("the warm-up turn failed: %s", error)
-        except EngineDead:
-            pass  # said where the engine runs
-        return float("inf")
-
-    def _open(self, port: int) -> None:
-        """From here on what happens is counted; say where we are."""
+    async def _announce(self, port: int) -> None:
+        """Once calls are taken, say where."""
+        await self.warm.wait()
         parts, spec = self.parts, self.parts.engine.model.spec
-        parts.observer.on = True
-        parts.admission.reopen("engine_down")
-        if self.warm.is_set():
-            return
-        self.warm.set()
-        if not parts.health.is_ready:
-            _log.warning("not ready, but serving: %s", parts.health.note)
         quality = f"{spec.quality} quality, " if spec.quality else ""
         _announce.info("%s: %sup to %d calls", spec.id, quality, parts.admission.limit)
         call, page = addresses(parts.config.server, port)

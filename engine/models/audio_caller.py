@@ -22,7 +22,7 @@ class AudioCaller(Caller):
         self.opened = False  # a chunk of the turn under way has been made
         self.mel = StreamingMel(bins)  # of the turn under way
         self._bins = bins
-        self._given = 0  # position after the newest sample handed out
+        self._given = 0  # position after the newest sample handed out of a turn under way
 
     def fresh(self) -> Samples:
         """Audio of the turn under way that was not handed out yet; none between turns."""
@@ -35,9 +35,8 @@ class AudioCaller(Caller):
         """The same for the turn that has just ended."""
         with self._lock:
             turn = self.finished[-1]
-            start, stop = turn.start_ms * _PER_MS, turn.stop_ms * _PER_MS
-            samples = np.frombuffer(turn.pcm, np.float32)[max(0, self._given - start) :]
-            self._given = max(self._given, stop)
+            start = turn.start_ms * _PER_MS
+            samples: Samples = np.frombuffer(turn.pcm, np.float32)[max(0, self._given - start) :]
             return samples
 
     def rest(self) -> Samples:
@@ -47,9 +46,7 @@ class AudioCaller(Caller):
                 return self._none()
             if self._detector.phase is Phase.SPEAKING:
                 return self._hand_out(self._detector.start_ms * _PER_MS)
-            rest = self._hand_out(self._buffer.start)
-            self._given += len(self._rest)
-            return np.concatenate([rest, self._rest])
+            return np.concatenate([self._hand_out(self._buffer.start), self._rest])
 
     def next_turn(self) -> None:
         """Chunks from here on belong to another turn, which may be as loud as this one was."""

@@ -44,7 +44,7 @@ FAMILIES: tuple[Family, ...] = (
         "hears",
         160,
         "random weights",
-        "its encoder computes 30 s for every chunk",
+        "encoded without the 30 s of padding",
         qwen2_audio_format,
     ),
     Family(

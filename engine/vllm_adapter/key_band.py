@@ -25,12 +25,17 @@ _Where = slice | torch.Tensor  # blocks: neighbours in memory, or any
 class KeyBand:
     """Keys of equal layers."""
 
-    def __init__(self, caches: Sequence[torch.Tensor], index: torch.Tensor) -> None:
+    def __init__(
+        self, caches: Sequence[torch.Tensor], index: torch.Tensor, at_once: bool | None = None
+    ) -> None:
         """`caches` are the layers' memory, blocks first, equally far apart in one allocation.
 
-        `index`: int64 (tokens, heads, 2, pairs), positions in a flattened block.
+        `index`: int64 (tokens, heads, 2, pairs), positions in a flattened block. `at_once`: gather many blocks and turn
+        them together, which suits accelerators (the default there), or turn one after the other in place, which suits
+        a CPU's cache.
         """
         self._caches = list(caches)
+        self._at_once = caches[0].device.type != "cpu" if at_once is None else at_once
         self._index = index
         self._views: tuple[torch.Tensor, torch.Tensor] | None = None  # None: no strides
         cache = self._caches[0]
@@ -85,18 +90,14 @@ class KeyBand:
         return factor.as_strided((len(factor), *sizes), (factor.stride(0), *strides)).contiguous()
 
     def _pieces(self, blocks: Sequence[int]) -> Iterator[tuple[_Where, slice]]:
-        """What to turn at once: (blocks, their rows among the factors).
-
-        On a CPU one block of all layers, as a view: its temporaries stay in the cache. Elsewhere many, gathered.
-        """
-        first = self._caches[0]
-        if first.device.type == "cpu":
+        """What to turn at once: (blocks, their rows among the factors)."""
+        if not self._at_once:
             for row, block in enumerate(blocks):
                 yield slice(block, block + 1), slice(row, row + 1)
             return
         pairs_of_a_block = math.prod(self._index.shape) // 2 * len(self._caches)
         many = max(1, _PIECE // pairs_of_a_block)
-        ids = torch.tensor(blocks, device=first.device)
+        ids = torch.tensor(blocks, device=self._index.device)
         for row in range(0, len(blocks), many):
             yield ids[row : row + many], slice(row, row + many)
 

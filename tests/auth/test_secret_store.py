@@ -135,6 +135,7 @@ def test_settings_count_towards_a_bound_in_bytes() -> None:
     session = {"type": "realtime", "instructions": "x" * 900}
     _issued(desk, {"session": session})
     assert _issue(desk, {"session": session}, "ek_2") is FULL
+    assert isinstance(_issue(desk, {"session": session}, "ek_2", now=600.0), dict)
 
 
 def test_expired_secrets_make_room() -> None:

@@ -7,6 +7,12 @@ from clients import stock
 from clients.stock import CLIENTS, Run, run_all
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-document", action="store_true", help="write docs/compatibility.md anew"
+    )
+
+
 @pytest.fixture(scope="session")
 def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -90,53 +90,69 @@ class Run:
 server_log: list[str] = []  # what the servers wrote, line by line
 
 
-async def run_all(clients: list[Client], folder: Path) -> dict[str, Run]:
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is run."""
+
+    speech: Path  # what the caller says, pcm16
+    cert: Path
+    key: Path
+    config: str = "sim"  # of the servers, in configs/
+    stages: tuple[str, ...] = ()  # for the programs; none: the whole conversation
+    at_once: int = 99  # servers, and clients of each
+
+
+async def run_all(clients: list[Client], folder: Path, **options: Any) -> dict[str, Run]:
+    """Run the clients; `options` are fields of `Job`."""
     cert, key = _certificate(folder)
     speech = folder / "speech.pcm"
     speech.write_bytes(clip(SPEECH).pcm)
-    tls = ("--ssl-certfile", str(cert), "--ssl-keyfile", str(key))
-    async with _server() as plain_port, _server(*tls) as tls_port:
-        bases = {
-            False: f"http://127.0.0.1:{plain_port}/v1",
-            True: f"https://127.0.0.1:{tls_port}/v1",
-        }
-        results = await asyncio.gather(*(_run(c, bases[c.tls], speech, cert) for c in clients))
-    return {client.name: run for client, run in zip(clients, results, strict=True)}
+    job = Job(speech, cert, key, **options)
+    turns = asyncio.Semaphore(job.at_once)
+    groups = ([c for c in clients if c.tls is tls] for tls in (False, True))
+    found = await asyncio.gather(*(_run_group(group, turns, job) for group in groups if group))
+    return {name: run for runs in found for name, run in runs.items()}
 
 
-async def _run(client: Client, base_url: str, speech: Path, cert: Path) -> Run:
-    process = await asyncio.create_subprocess_exec(
-        *client.command(),
-        *(base_url, KEY, str(speech)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "NODE_EXTRA_CA_CERTS": str(cert), "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
+async def _run_group(clients: list[Client], turns: asyncio.Semaphore, job: Job) -> dict[str, Run]:
+    """Clients of one server: with TLS or without."""
+    scheme, options = "http", ()
+    if clients[0].tls:
+        scheme, options = "https", ("--ssl-certfile", str(job.cert), "--ssl-keyfile", str(job.key))
+    own_turns = asyncio.Semaphore(job.at_once)
+    async with turns, _server(job.config, *options) as port:
+        base_url = f"{scheme}://127.0.0.1:{port}/v1"
+        runs = await asyncio.gather(*(_run(c, own_turns, base_url, job) for c in clients))
+    return {client.name: run for client, run in zip(clients, runs, strict=True)}
+
+
+async def _run(client: Client, turns: asyncio.Semaphore, base_url: str, job: Job) -> Run:
+    async with turns:
+        process = await asyncio.create_subprocess_exec(
+            *client.command(),
+            *(base_url, KEY, str(job.speech), *job.stages),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "NODE_EXTRA_CA_CERTS": str(job.cert), "OMP_NUM_THREADS": "1"},
+        )
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                out, err = await process.communicate()
+        except TimeoutError:
+            process.kill()
             out, err = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        out, err = await process.communicate()
     lines = out.decode().splitlines()
     report = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
     return Run(report, process.returncode, err.decode()[-4000:])
 
 
 @asynccontextmanager
-async def _server(*options: str) -> AsyncIterator[int]:
-    """A `metronome serve --config configs/sim.toml` process; its port once it listens."""
-    command = (
-        "-m",
-        "server.cli",
-        "serve",
-        "--config",
-        str(ROOT / "configs/sim.toml"),
-        "--port",
-        "0",
-    )
+async def _server(config: str, *options: str) -> AsyncIterator[int]:
+    """A `metronome serve` process; its port once it listens."""
+    file = ROOT / "configs" / f"{config}.toml"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *command, *options),
+        *(sys.executable, "-m", "server.cli", "serve"),
+        *("--config", str(file), "--port", "0", *options),
         stderr=asyncio.subprocess.PIPE,
         cwd=ROOT,
         env={**os.environ, "METRONOME_API_KEYS": KEY, "OMP_NUM_THREADS": "1"},

@@ -3,11 +3,14 @@
 import asyncio
 import gc
 import random
-import tracemalloc
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
 
 import pytest
 from support.sim_engine import RATE, Caller, ask, cascade, duplex, running, silence, stream, tone
 
+from engine.engine import Engine
 from engine.kv_policy import KvPolicy
 from engine.models import caller as callers
 from engine.models.base import Message, SessionSetup
@@ -62,7 +65,7 @@ def test_a_call_that_hangs_up_between_a_drop_and_the_next_chunk() -> None:
 
     async def main() -> None:
         async with running(cascade(), SimCost(0.02), policy=POLICY) as (engine, _, plant):
-            for leave_at in range(0, 40):
+            for leave_at in range(40):
                 caller = Caller()
                 session = engine.open("s1", SETUP, caller)
                 session.respond(_turn("r1", _long(90), "so", _long(60)))
@@ -182,43 +185,44 @@ def test_a_tick_larger_than_the_slack() -> None:
 # -- many calls -------------------------------------------------------------------
 
 
-async def _churn(engine: object, lives: int, rng: random.Random) -> None:
-    """Two hundred callers, each of whom hangs up and calls again."""
-
-    async def one(number: int) -> None:
-        for life in range(lives):
-            name = f"s{number}-{life}"
-            session: Session = engine.open(name, SETUP, Caller())  # type: ignore[attr-defined]
-            for _ in range(rng.randint(1, 18)):
+async def _churn(engine: Engine, ticks: int, rng: random.Random) -> None:
+    """Two hundred callers; each hangs up at any moment, on average after ten ticks, and another takes the place."""
+    places: list[Session | None] = [None] * 200
+    calls = 0
+    for tick in range(ticks):
+        for place, session in enumerate(places):
+            if session is None or rng.random() < 0.1:
+                if session is not None:
+                    engine.close(session.id)
+                calls += 1
+                places[place] = engine.open(f"s{calls}", SETUP, Caller())
+            elif (place + tick) % 4 == 0:  # a quarter of them speaks
                 session.push_audio(FRAME, asyncio.get_running_loop().time())
-                await asyncio.sleep(0.08)
-            engine.close(name)  # type: ignore[attr-defined]
-            await asyncio.sleep(0.08 * rng.random())
-
-    await asyncio.gather(*(one(number) for number in range(200)))
+        await asyncio.sleep(0.08)
+    for session in places:
+        if session is not None:
+            engine.close(session.id)
 
 
 @pytest.mark.slow
 def test_two_hundred_callers_come_and_go_for_two_thousand_ticks() -> None:
-    """The pool returns to its baseline, and what the process holds after the second half is what it held after the first."""
+    """The pool returns to its baseline, and the process holds as many objects after 40,000 calls as after 20,000."""
 
     async def main() -> None:
         rng = random.Random(1)
         async with running(duplex(), SimCost(0.001), policy=POLICY) as (engine, recorder, plant):
             held = []
-            tracemalloc.start()
             for _ in range(2):
-                await _churn(engine, 100, rng)
+                await _churn(engine, 1_000, rng)
                 await asyncio.sleep(1)
                 assert plant.snapshot().held_blocks == plant.snapshot().sessions == 0
                 assert engine.snapshot().sessions == 0
-                for kept in (recorder.ticks, recorder.steps, recorder.served_late):
+                assert set(recorder.outcomes("frame")) == {"on_time"}
+                for kept in (recorder.ticks, recorder.steps):
                     kept.clear()  # what the test itself keeps
                 gc.collect()
-                held.append(tracemalloc.get_traced_memory()[0])
-            tracemalloc.stop()
-            assert asyncio.get_running_loop().time() > 2000 * 0.08
-            assert held[1] - held[0] < 20_000, held  # bytes; 20,000 calls came in between
+                held.append(sys.getallocatedblocks())
+            assert held[1] - held[0] < 200, held
 
     run_virtual(main(), 1000)
 
@@ -239,7 +243,7 @@ async def _converse(session: Session, caller: Caller, name: str) -> list[str]:
 
 
 def test_two_calls_never_see_each_other_s_words() -> None:
-    """Batched with twenty others, every call says what it says alone: tokens depend on the context, so any leak shows."""
+    """Batched with twenty others, each says what it says alone: tokens follow from the context, so any leak shows."""
 
     async def alone(name: str) -> list[str]:
         async with running(cascade(), SimCost(0.02), policy=POLICY) as (engine, _, _):
@@ -271,36 +275,43 @@ def test_two_calls_never_see_each_other_s_words() -> None:
 _SHARED = {"_parts", "_ear", "_spawn", "listener", "_stepper", "_loop", "_model", "_hearing_model"}
 
 
+def _size(value: object) -> int | None:
+    """Elements of a container; None for anything else."""
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if hasattr(value, "__len__") and hasattr(value, "__iter__"):
+        return len(value)
+    return None
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    """What hangs on a value: attributes of our own classes, and elements."""
+    if isinstance(value, Mapping):
+        yield from (("[]", part) for part in value.values())
+    elif isinstance(value, list | tuple | deque):
+        yield from (("[]", part) for part in value)
+    names = list(getattr(value, "__dict__", ()))
+    for cls in type(value).__mro__ if type(value).__module__.startswith("engine") else ():
+        names += getattr(cls, "__slots__", ())
+    for name in names:
+        if name not in _SHARED and hasattr(value, name):
+            yield f".{name}", getattr(value, name)
+
+
 def footprint(root: object) -> dict[str, int]:
     """Elements of every container that hangs on `root`, by attribute path; what calls share is left out."""
     sizes: dict[str, int] = {}
     seen: set[int] = set()
-
-    def walk(value: object, path: str) -> None:
-        if id(value) in seen or isinstance(value, type | asyncio.Future):
-            return
+    unseen = [("", root)]
+    while unseen:
+        path, value = unseen.pop()
+        if id(value) in seen or isinstance(value, int | type | asyncio.Future):
+            continue
         seen.add(id(value))
-        if isinstance(value, str | bytes | bytearray | list | tuple | dict | set):
-            sizes[path] = sizes.get(path, 0) + len(value)
-        elif hasattr(value, "nbytes"):
-            sizes[path] = sizes.get(path, 0) + value.nbytes
-        elif hasattr(value, "__len__") and hasattr(value, "__iter__"):  # deque, OrderedDict
-            sizes[path] = sizes.get(path, 0) + len(value)
-        if isinstance(value, dict):
-            for part in value.values():
-                walk(part, f"{path}[]")
-        elif isinstance(value, list | tuple) or type(value).__name__ == "deque":
-            for part in value:
-                if not isinstance(part, int):
-                    walk(part, f"{path}[]")
-        names = list(getattr(value, "__dict__", ()))
-        for cls in type(value).__mro__ if type(value).__module__.startswith("engine") else ():
-            names += getattr(cls, "__slots__", ())
-        for name in names:
-            if name not in _SHARED and hasattr(value, name):
-                walk(getattr(value, name), f"{path}.{name}")
-
-    walk(root, "")
+        size = _size(value)
+        if size is not None:
+            sizes[path] = sizes.get(path, 0) + size
+        unseen += [(path + step, part) for step, part in _parts(value)]
     return sizes
 
 
@@ -312,6 +323,7 @@ def _grown(before: dict[str, int], after: dict[str, int], slack: int) -> dict[st
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["anchored", "unbounded"])
 def test_ten_thousand_ticks_leave_a_frame_locked_call_as_small_as_it_was(policy: str) -> None:
     """Whatever the backend does with its context, nothing of ours grows with the call."""
@@ -363,7 +375,10 @@ def test_two_thousand_spoken_turns_leave_a_call_as_small_as_it_was(
                 )
                 session.respond(request)
                 words = await caller.until("transcribed", user)
-                assert (await caller.until("ended", f"r{turn}"))[2] in ("completed", "max_output_tokens")
+                assert (await caller.until("ended", f"r{turn}"))[2] in (
+                    "completed",
+                    "max_output_tokens",
+                )
                 said[-1] = Message("user", str(words[2]), user)
                 said.append(Message("assistant", caller.text.pop(f"r{turn}", ""), f"a{turn}"))
                 del said[:-40]

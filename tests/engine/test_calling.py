@@ -40,6 +40,7 @@ SCHEMAS: list[dict[str, Any]] = [
         "properties": {"a": {"type": "number", "exclusiveMinimum": 2.5, "maximum": 3}},
     },
     {"type": "object", "properties": {"a": {"type": "number", "maximum": -4}}},
+    {"type": "object", "properties": {"a": {"type": "integer", "exclusiveMaximum": 0}}},
     {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 5, "minimum": 11}}},
     {"type": "object", "properties": {"a": {"type": "string", "minLength": 30, "maxLength": 31}}},
     {"type": "object", "properties": {"a": {"type": "string", "maxLength": 2}}},
@@ -61,10 +62,20 @@ def test_what_the_simulator_makes_up_fits_the_schema(schema: dict[str, Any]) -> 
     jsonschema.validate(json.loads(made_up(json.dumps(schema))), schema)
 
 
-def test_a_schema_that_never_ends_is_refused() -> None:
-    """A reference to oneself has no finite value."""
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/nowhere"},
+        {"type": "thing"},
+        {"type": "integer", "minimum": 5, "maximum": 4},
+    ],
+    ids=["endless", "lost", "no type", "no number"],
+)
+def test_what_cannot_be_made_up_is_refused(schema: dict[str, Any]) -> None:
+    """A schema without a finite value."""
     with pytest.raises(Unmakeable):
-        made_up(json.dumps({"$ref": "#"}))
+        made_up(json.dumps(schema))
 
 
 @pytest.mark.parametrize("tools", [[NESTED], [WEATHER, NESTED]], ids=["one", "any"])
@@ -100,6 +111,14 @@ def test_objects_are_closed_where_that_is_what_they_mean() -> None:
     }
     for name in ("open", "asks", "sum", "data"):
         assert found[name] == shown["parameters"]["properties"][name]
+
+
+def test_integers_end() -> None:
+    """Unbounded ones a small model may go on writing until its tokens run out."""
+    asked = {"free": {"type": "integer"}, "held": {"type": "integer", "minimum": 3}}
+    arguments = json.loads(call_schema([tool("f", properties=asked)]))["properties"]["arguments"]
+    assert arguments["properties"]["free"]["maximum"] == 2**53 - 1
+    assert arguments["properties"]["held"] == asked["held"]
 
 
 def test_a_tool_without_parameters_takes_none() -> None:

@@ -15,8 +15,10 @@ from support.sim_hearing import (
     hearing,
 )
 
+from engine.kv_policy import KvPolicy
 from engine.models.base import Message, SessionSetup, TurnDetection
 from engine.response import ResponseRequest
+from engine.settings import EngineSettings
 from engine.virtual_time import run_virtual
 
 SETUP = SessionSetup(instructions="be brief")
@@ -102,6 +104,49 @@ def test_the_next_turn_goes_on_where_the_answer_ended() -> None:
             earlier = Message("user", "", "u1"), Message("assistant", said, "a1")
             await say(session, caller, silence(0.3) + tone(1.5) + silence(1.0), "u2", *earlier)
             assert len(plant.features) == 2 * heard
+
+    run_virtual(main(), 300)
+
+
+def test_a_turn_after_an_answer_that_ran_out_of_tokens_is_not_fed_twice() -> None:
+    """The end that the answer lacks is put between them, as the conversation has it."""
+
+    async def main() -> None:
+        plant = RecordingBackend()
+        settings = EngineSettings(max_response_tokens=6)
+        async with running(hearing(), backend=plant, settings=settings) as (engine, _, _):
+            caller = Listener()
+            session = engine.open("s1", SETUP, caller)
+            turn = silence(0.3) + tone(1.5) + silence(1.0)
+            said = await say(session, caller, turn, "u1")
+            assert (caller.ended("r-u1") or ())[2] == "max_output_tokens"
+            heard = len(plant.features)
+            earlier = Message("user", "", "u1"), Message("assistant", said, "a1")
+            await say(session, caller, turn, "u2", *earlier)
+            assert len(plant.features) == 2 * heard
+
+    run_virtual(main(), 300)
+
+
+def test_no_answer_waits_for_a_transcript() -> None:
+    """The model has heard; the words are for the client."""
+
+    async def main() -> None:
+        async with running(hearing(), backend=RecordingBackend()) as (engine, _, _):
+            caller = Listener()
+            session = engine.open("s1", SETUP, caller)
+            slow = asyncio.Event()
+            words = session._words  # type: ignore[attr-defined]
+
+            async def slowly(utterance: object) -> str:
+                await slow.wait()
+                return str(await words(utterance))
+
+            session._words = slowly  # type: ignore[attr-defined]
+            assert await say(session, caller, tone(1.5) + silence(1.0), "u1")
+            assert "transcribed" not in caller.kinds()
+            slow.set()
+            await caller.until("transcribed", "u1")
 
     run_virtual(main(), 300)
 
@@ -205,3 +250,30 @@ def test_an_interrupted_answer_leaves_the_new_turn_heard() -> None:
             assert plant.context("s1").count(PLACEHOLDER) == first + second // 2
 
     run_virtual(main(), 300)
+
+
+def test_a_turn_longer_than_a_window_that_cannot_move_waits_for_its_answer() -> None:
+    """Listening stops where the context is full; the answer starts over with the newest of it."""
+
+    async def main() -> None:
+        plant = RecordingBackend()
+        policy = KvPolicy("recycle", 64, 32)
+        async with running(
+            hearing(), backend=plant, policy=policy, settings=EngineSettings(max_response_tokens=16)
+        ) as (engine, _, _):
+            caller = Listener()
+            session = engine.open("s1", SETUP, caller)
+            answer = await say(session, caller, tone(12.0) + silence(1.0), "u1")
+            assert answer.strip()
+            assert max(map(len, contexts(plant))) <= policy.total_tokens + 8
+
+    run_virtual(main(), 300)
+
+
+def contexts(plant: RecordingBackend) -> list[list[int]]:
+    """What each append leads to, without what is sampled."""
+    found: list[list[int]] = []
+    for append in plant.appends:
+        kept = found[-1][: append.keep_tokens] if found else []
+        found.append([*kept, *append.token_ids])
+    return found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.slo import Playhead, TickLedger
+from engine.slo import Obligation, Playhead, TickLedger
 
 
 def test_late_and_empty_are_misses_and_a_run_ends_with_its_length() -> None:
@@ -36,3 +36,40 @@ def test_the_playhead_runs_on_while_nothing_comes() -> None:
     head.extend(11.5, 2.0)
     assert head.ahead_s(11.5) == pytest.approx(2.0)
     assert head.sent_s == pytest.approx(3.0)
+
+
+def test_an_answer_owes_nothing_before_its_first_output_is_due() -> None:
+    """Then it is empty, tick after tick, and has been owed since."""
+    owed = Obligation(10.0, speaks=True)
+    assert owed.verdict(9.9, 0.1) is None
+    assert owed.owed_since(9.9, 0.1) is None
+    assert owed.verdict(10.1, 0.1) == "empty"
+    assert owed.owed_since(10.5, 0.1) == 10.0
+
+
+def test_voice_owes_a_playback_frontier_a_tick_ahead() -> None:
+    """On time while enough was sent; late if what came is too little; empty if nothing did."""
+    owed = Obligation(10.0, speaks=True)
+    owed.playhead.extend(9.0, 2.0)
+    owed.came(9.0)
+    assert owed.verdict(10.8, 0.1) == "on_time"
+    assert owed.owed_since(10.8, 0.1) is None
+    assert owed.verdict(10.95, 0.1) == "empty"
+    owed.playhead.extend(10.98, 0.05)
+    owed.came(10.98)
+    assert owed.verdict(11.0, 0.1) == "late"
+    assert owed.owed_since(12.0, 0.1) == pytest.approx(11.05 - 0.1)
+
+
+def test_text_owes_something_new_each_tick() -> None:
+    """Tokens without whole words count, but are no first output."""
+    owed = Obligation(10.0, speaks=False)
+    owed.moved()
+    assert owed.verdict(10.1, 0.1) == "late"
+    owed.came(10.15)
+    assert owed.verdict(10.2, 0.1) == "on_time"
+    owed.moved()
+    assert owed.verdict(10.3, 0.1) == "on_time"
+    assert owed.verdict(10.4, 0.1) == "empty"
+    assert owed.first_at == 10.15
+    assert owed.owed_since(10.4, 0.1) == 10.25

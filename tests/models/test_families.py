@@ -1,6 +1,7 @@
 """Which interaction models are known, and what is said about the others."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from bench.tiny_audio import HEARING, write_minicpmo
 from engine.models.audio_turns import AudioTurns
 from engine.models.families import FAMILIES, family_of, unsupported
 from engine.models.minicpmo import MiniCpmO
-from engine.models.registry import ModelSettings, build_model
+from engine.models.registry import ModelSettings, build_model, llm_location
 from engine.vllm_adapter.multimodal import ENCODERS
 
 
@@ -56,3 +57,12 @@ def test_text_models_are_none_of_this() -> None:
 def test_every_family_can_be_fed() -> None:
     """What the registry offers, the engine's adapter has fields for."""
     assert {family.architecture for family in FAMILIES} <= set(ENCODERS)
+
+
+def test_the_synthetic_model_can_run_on_a_real_engine(tmp_path: Path) -> None:
+    """Its ticks cost what a language model's tokens cost, or what the simulator says."""
+    synthetic = ModelSettings(id="sim-duplex", tick_ms=200, prefill_per_tick=5, decode_per_tick=5)
+    spec = build_model(synthetic).spec
+    assert (spec.tick_ms, spec.prefill_per_tick, spec.decode_per_tick) == (200, 5, 5)
+    assert llm_location(synthetic) is None
+    assert llm_location(replace(synthetic, llm=str(tmp_path))) == str(tmp_path)

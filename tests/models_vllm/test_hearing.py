@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+import torch
 from support.backend_driver import BackendDriver
 from support.sync_stepper import SyncStepper
 
@@ -21,6 +23,7 @@ from engine.models.families import family_of, read_config
 from engine.speech.mel import StreamingMel
 from engine.vllm_adapter.backend import VllmBackend
 from engine.vllm_adapter.settings import VllmSettings
+from engine.vllm_adapter.short_audio import ARCHITECTURE
 from engine.work import Sampling, TokenChunk
 
 pytestmark = [pytest.mark.models, pytest.mark.vllm, pytest.mark.slow]
@@ -53,7 +56,7 @@ def plant(
         str(folder),
         "float32",
         max_model_len=MAX_CONTEXT,
-        total_blocks=96,
+        total_blocks=52,
         kv_cache_gib=0.1,
         load_format="dummy",
     )
@@ -63,15 +66,15 @@ def plant(
     backend.shutdown()
 
 
-def second(audio: AudioFormat, seed: int) -> AudioChunk:
-    """One second of a chord in bursts as an item, different for every seed."""
+def second(audio: AudioFormat, seed: int, frames: int = 100) -> AudioChunk:
+    """One second, or less, of a chord in bursts as an item, different for every seed."""
     rng = np.random.default_rng(seed)
     time = np.arange(16_400)[:, None] / 16_000
     chord = np.sin(2 * np.pi * rng.uniform(80, 4000, 5) * time).sum(axis=1)
     bursts = np.sin(2 * np.pi * rng.uniform(1, 12) * time[:, 0]) > rng.uniform(-0.5, 0.9)
     mel = StreamingMel(audio.bins)
     mel.push((0.1 * chord * bursts).astype(np.float32))
-    return audio.item(mel.take(100), mel.floor)
+    return audio.item(mel.take(frames), mel.floor)
 
 
 @dataclass
@@ -188,6 +191,59 @@ def test_three_calls_of_forty_ticks_are_each_as_if_alone(plant: Plant) -> None:
     assert len({tuple(talk.answers) for talk in together}) == 3
 
 
+def test_short_audio_is_encoded_as_if_it_were_padded(plant: Plant) -> None:
+    """Qwen2-Audio's stock encoder takes 30 s only; ours gives the same for what there is, alone and beside others."""
+    model, audio = plant.backend._core.model, plant.audio
+    if type(model).__name__ != ARCHITECTURE:
+        pytest.skip("only Qwen2-Audio pads")
+    chunks = [second(audio, 0), second(audio, 1), second(audio, 2, frames=37)]
+    items = [chunk.features[0].tensors for chunk in chunks]
+    tensors = [{name: torch.from_numpy(v[0]) for name, v in item.items()} for item in items]
+    names = tuple(tensors[0])
+    ours = model.embed_multimodal(**{name: [item[name] for item in tensors] for name in names})
+    for item, mine in zip(tensors, ours, strict=True):
+        features, mask = (item[name] for name in names)
+        padded = features[:, -1:].expand(-1, 3000).clone()  # silence
+        padded[:, : features.shape[1]] = features
+        whole = torch.zeros(3000, dtype=mask.dtype)
+        whole[: len(mask)] = mask
+        (stock,) = type(model).embed_multimodal(
+            model, input_features=padded[None], feature_attention_mask=whole[None]
+        )
+        assert mine.shape == stock.shape
+        torch.testing.assert_close(mine, stock, rtol=1e-4, atol=1e-4)
+
+
+def test_second_by_second_is_as_all_at_once(plant: Plant) -> None:
+    """Features land on their placeholders whether or not something is fed again before them."""
+    driver, audio = BackendDriver(plant.backend), plant.audio
+    chunks = [second(audio, seed) for seed in range(3)]
+    header = plant.chat.header("")
+    tokens, features = list(header), []
+    for chunk in chunks:
+        (feature,) = chunk.features
+        features.append(msgspec.structs.replace(feature, offset=feature.offset + len(tokens)))
+        tokens += chunk.token_ids
+    whole = driver.decode("whole", tokens, 6, features=tuple(features))
+    driver.decode("parts", header, 1)
+    fed = len(header)
+    for chunk in chunks[:2]:
+        driver.decode("parts", chunk.token_ids, 1, features=chunk.features, keep_tokens=fed)
+        fed += len(chunk.token_ids)
+    last = chunks[2]
+    parts = driver.decode("parts", last.token_ids, 6, features=last.features, keep_tokens=fed)
+    assert parts == whole
+    # The same with the sampled token kept: it is fed again in front of the next chunk.
+    sampled = driver.decode("kept", (*header, *chunks[0].token_ids), 2, features=features[:1])
+    kept = driver.decode("kept", chunks[1].token_ids, 4, features=chunks[1].features)
+    (feature,) = chunks[1].features
+    start = len(header) + len(chunks[0].token_ids) + len(sampled)
+    again = (features[0], msgspec.structs.replace(feature, offset=feature.offset + start))
+    tokens = [*header, *chunks[0].token_ids, *sampled, *chunks[1].token_ids]
+    assert kept == driver.decode("again", tokens, 4, features=again)
+    driver.close_all()
+
+
 def test_what_was_said_shows_in_the_answer(plant: Plant) -> None:
     """Same placeholders, other audio, other tokens: among a few seconds of noise, not all sound alike."""
     driver = BackendDriver(plant.backend)
@@ -217,6 +273,22 @@ def test_audio_past_the_context_is_refused_and_no_one_else_notices(plant: Plant)
     driver.close_all()
 
 
+def test_a_call_that_loses_its_place_ends_with_an_error(plant: Plant) -> None:
+    """vLLM takes the KV of one when the pool runs out, and what it heard is not kept: nobody waits for it in vain."""
+    driver, audio = BackendDriver(plant.backend), plant.audio
+    chunk = second(audio, 0)
+    quota = MAX_CONTEXT - len(chunk.token_ids) - 1
+    appends = [
+        driver.append(f"s{i}", chunk.token_ids, quota, features=chunk.features) for i in range(4)
+    ]
+    ended = driver.run(*appends)
+    errors = [chunk.error for chunk in ended.values() if chunk.error is not None]
+    assert errors == ["the engine gave this session up"]
+    assert sum(len(chunk.token_ids) == quota for chunk in ended.values()) == 3
+    driver.close_all()
+    assert plant.backend.snapshot().held_blocks == 0
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -229,8 +301,6 @@ def test_features_that_do_not_fit_are_refused(
     plant: Plant, change: dict[str, object], reason: str
 ) -> None:
     """One session ends with an error; nothing raises."""
-    import msgspec
-
     driver = BackendDriver(plant.backend)
     chunk = second(plant.audio, 0)
     wrong = msgspec.structs.replace(chunk.features[0], **change)

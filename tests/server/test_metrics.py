@@ -1,8 +1,13 @@
 """What is counted is true: an empty tick is a miss however fast it was, and names and labels are those promised."""
 
+import re
+from pathlib import Path
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.faults import Faults
+from engine.lag import Lag
 from engine.observer import Outcome, StepStats, TickStats, TurnStats
 from engine.work import KvSnapshot
 from server.dials import Readings
@@ -142,6 +147,140 @@ def test_a_machine_without_an_engine_has_no_kv_figures() -> None:
     metrics.gauges = _Dials(None)
     for name in ("kv_blocks", "kv_tokens", "kv_usage_ratio", "kv_wall_seconds"):
         assert f"metronome_{name}" not in metrics.render().decode()
+
+
+def test_a_tick_judged_by_the_beat_has_no_latency_until_it_is_served() -> None:
+    """Frozen, the latency metric stays as green as it was; the ticks do not."""
+    metrics = _metrics()
+    metrics.tick(_tick("on_time", 0.01))
+    for _ in range(50):
+        metrics.tick(TickStats("frame", "late", 10.0, 10.1, 10.08, measured=False))
+    assert _sample(metrics, "metronome_frame_latency_seconds_count") == 1
+    assert _sample(metrics, "metronome_ticks_total", outcome="late") == 50
+    metrics.served(TickStats("frame", "late", 10.0, 15.0, 10.08, stages=(0.0, 1.0, 4.0, 0.0)))
+    assert _sample(metrics, "metronome_ticks_total", outcome="late") == 50
+    assert _sample(metrics, "metronome_frame_latency_seconds_sum") == pytest.approx(5.01)
+    assert _sample(metrics, "metronome_frame_stage_seconds_sum", stage="engine") == 4
+
+
+def test_stages_come_from_frames_and_from_answers() -> None:
+    """ingest: heard; queue: sent; engine: first token; egress: delivered."""
+    metrics = _metrics()
+    metrics.tick(TickStats("listen", "on_time", 1.0, 1.03, 1.08, stages=(0.03,)))
+    metrics.tick(TickStats("frame", "on_time", 1.0, 1.07, 1.08, stages=(0.01, 0.02, 0.03, 0.01)))
+    metrics.turn(TurnStats(5.0, 4.5, 5.1, 5.5, 5.9, 9.0, 40, "completed", 5.2, 5.25))
+    sums = {"ingest": 0.04, "queue": 0.02 + 0.05, "engine": 0.03 + 0.25, "egress": 0.01 + 0.4}
+    for stage, total in sums.items():
+        found = _sample(metrics, "metronome_frame_stage_seconds_sum", stage=stage)
+        assert found == pytest.approx(total)
+        assert _sample(metrics, "metronome_frame_stage_seconds_count", stage=stage) == 2
+
+
+def test_ticks_are_also_told_apart_by_what_was_owed() -> None:
+    """In a series of its own, so that `ticks_total` keeps its labels."""
+    metrics = _metrics()
+    metrics.tick(TickStats("speak", "empty", 1.0, 1.1, 1.1, measured=False))
+    metrics.tick(TickStats("listen", "on_time", 1.0, 1.05, 1.1))
+    assert (
+        _sample(metrics, "metronome_ticks_by_kind_total", kind="speak", outcome="empty"),
+        _sample(metrics, "metronome_ticks_by_kind_total", kind="listen", outcome="empty"),
+        _sample(metrics, "metronome_ticks_total", outcome="empty"),
+    ) == (1, 0, 1)
+
+
+def test_only_steps_that_shifted_have_a_shift_time() -> None:
+    """The rest would drown it in zeros."""
+    metrics = _metrics()
+    metrics.step(StepStats(4, 0.03, 0.002, 0.0, KV))
+    metrics.step(StepStats(4, 0.03, 0.002, 0.004, KV))
+    assert _sample(metrics, "metronome_kv_shift_seconds_count") == 1
+    assert _sample(metrics, "metronome_kv_shift_seconds_sum") == 0.004
+
+
+class _Behind:
+    def readings(self) -> Readings:
+        return Readings(
+            3,
+            8,
+            KV,
+            engine_up=True,
+            engine_stalled=True,
+            draining=False,
+            lag=Lag(4.2, 2, 1, 6),
+            wall_s=90.0,
+            reserved_blocks=60,
+            restarts=1,
+            faults={**Faults().counts, "stall": 5},
+        )
+
+
+def test_a_machine_that_is_behind_says_so() -> None:
+    """Staleness, starvation, the wall, and what has gone wrong so far."""
+    metrics = _metrics()
+    metrics.gauges = _Behind()
+    for name, value in (
+        ("audio_staleness_seconds", 4.2),
+        ("sessions_starved", 2),
+        ("sessions_young", 1),
+        ("kv_wall_seconds", 90),
+        ("engine_stalled", 1),
+        ("engine_restarts_total", 1),
+    ):
+        assert _sample(metrics, f"metronome_{name}") == value
+    assert _sample(metrics, "metronome_kv_blocks", state="reserved") == 60
+    assert _sample(metrics, "metronome_kv_blocks", state="sink") == 6
+    assert _sample(metrics, "metronome_engine_errors_total", kind="stall") == 5
+    assert _sample(metrics, "metronome_engine_errors_total", kind="death") == 0
+
+
+def test_a_pool_that_cannot_fill_has_no_wall() -> None:
+    """Infinitely far away, and Prometheus can say so."""
+    metrics = _metrics()
+    metrics.gauges = _Dials(KV)
+    assert _sample(metrics, "metronome_kv_wall_seconds") == float("inf")
+
+
+def test_what_is_exposed_does_not_grow_with_the_calls_there_were() -> None:
+    """No label names a session: the page is as long after a thousand calls as after one."""
+    lengths = []
+    metrics = _metrics()
+    metrics.gauges = _Behind()
+    for calls in (1, 1000):
+        for _ in range(calls):
+            metrics.session_started()
+            metrics.tick(_tick("late", 0.2))
+            metrics.tick(_tick("on_time", 0.01, 1))
+            metrics.turn(TurnStats(5.0, 4.5, 5.1, 5.2, 5.7, 9.0, 40, "completed"))
+            metrics.step(StepStats(4, 0.03, 0.002, 0.004, KV))
+            metrics.session_ended("client", 3.0)
+        lengths.append(len(metrics.render().splitlines()))
+    assert lengths[0] == lengths[1]
+
+
+def test_the_page_on_metrics_names_exactly_what_is_exposed() -> None:
+    """docs/metrics.md has a row for each of ours, with its labels."""
+    metrics = _metrics()
+    metrics.gauges = _Behind()
+    exposed = {
+        (family.name, family.type): {
+            label for sample in family.samples for label in sample.labels if label != "le"
+        }
+        for family in text_string_to_metric_families(metrics.render().decode())
+        if family.name.startswith("metronome_")
+    }
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    described = {}
+    for name, kind, labels in re.findall(
+        r"^\| `(metronome_\w+)` \| (counter|gauge|histogram) \| (.*?) \|", page, re.MULTILINE
+    ):
+        described[name.removesuffix("_total"), kind] = set(re.findall(r"`(\w+)`", labels))
+    unlabelled = {
+        ("metronome_ws_protocol_errors", "counter"),
+        ("metronome_auth_failures", "counter"),
+    }
+    for key in unlabelled & exposed.keys():  # their labels appear with the first of them
+        exposed[key] = described[key]
+    assert described == exposed
 
 
 def test_two_runtimes_do_not_share_counts() -> None:

@@ -85,7 +85,8 @@ def _voice(*parts: tuple[float, float]) -> Samples:
     """A hum of so many seconds at such an amplitude, part by part."""
     pieces = [np.full(int(16_000 * s), a, np.float32) for s, a in parts]
     loud = np.concatenate(pieces)
-    return (loud * np.sin(np.arange(len(loud)) * 0.08)).astype(np.float32)
+    hum: Samples = (loud * np.sin(np.arange(len(loud)) * 0.08)).astype(np.float32)
+    return hum
 
 
 def test_the_fade_compares_the_end_with_what_came_before() -> None:

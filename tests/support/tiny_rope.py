@@ -1,9 +1,10 @@
 """One-layer models on disk, one for every way of turning keys that vLLM knows. No hub, no tokenizer; random weights.
 
-Weights are spread four times as wide as usual, so that attention is sharp and a key at a wrong place shows. Nothing else
-is scaled: logits have a standard deviation near 1.
+Weights are spread four times as wide as usual, so that attention is sharp and a key at a wrong place shows. Nothing
+else is scaled: logits have a standard deviation near 1.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -46,22 +47,6 @@ def _stablelm(rope: Rope) -> Any:
     return StableLmForCausalLM(StableLmConfig(**_shape(rope_parameters=dict(rope))))
 
 
-def _gptj(rope: Rope) -> Any:
-    from transformers import GPTJConfig, GPTJForCausalLM
-
-    config = GPTJConfig(
-        vocab_size=VOCAB,
-        n_positions=POSITIONS,
-        n_embd=128,
-        n_layer=1,
-        n_head=4,
-        n_inner=256,
-        rotary_dim=16,
-        tie_word_embeddings=False,
-    )
-    return GPTJForCausalLM(config)
-
-
 def _cohere(rope: Rope) -> Any:
     from transformers import CohereConfig, CohereForCausalLM
 
@@ -101,8 +86,7 @@ ROPES: Mapping[str, tuple[Callable[[Rope], Any], Rope]] = {
     "neox": (_llama, _rope()),
     "neox partial": (_stablelm, _rope(partial_rotary_factor=0.25)),
     "gptj": (_cohere, _rope()),
-    "gptj partial": (_gptj, _rope()),
-    "gptj partial, grouped": (_glm4, _rope(partial_rotary_factor=0.5)),
+    "gptj partial": (_glm4, _rope(partial_rotary_factor=0.5)),
     "linear": (_llama, _rope("linear", factor=4.0)),
     "dynamic": (_llama, _rope("dynamic", factor=4.0)),
     "llama3": (_llama, _rope("llama3", low_freq_factor=1.0, high_freq_factor=4.0, **_SCALED)),
@@ -117,10 +101,65 @@ def write_tiny_rope(kind: str, folder: Path) -> Path:
 
     torch.manual_seed(1)
     build, rope = ROPES[kind]
-    model = build(rope)
+    model = _spread(build(rope))
+    if kind == "mrope":
+        _save_thinker(model, folder)
+    else:
+        model.save_pretrained(folder)
+    return folder
+
+
+def write_tiny_gemma(folder: Path, attends: int) -> Path:
+    """Two layers, one with a window of 64 tokens and one without, each with a rotary embedding of its own.
+
+    Only layer `attends` hears other tokens, so that the keys of both depend on their token and position alone.
+    """
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(1)
+    kinds = ["sliding_attention", "full_attention"]
+    config = _shape(num_hidden_layers=2, layer_types=kinds) | {"head_dim": 32}
+    build: Any = Gemma3ForCausalLM
+    model = _spread(build(Gemma3TextConfig(**config, sliding_window=64, query_pre_attn_scalar=32)))
+    with torch.no_grad():
+        model.model.layers[1 - attends].self_attn.o_proj.weight.zero_()
+    model.save_pretrained(folder)
+    return folder
+
+
+def write_tiny_cohere2(folder: Path) -> Path:
+    """A layer with full attention, where this architecture does not turn keys although it could."""
+    import torch
+    from transformers import Cohere2Config, Cohere2ForCausalLM
+
+    torch.manual_seed(1)
+    build: Any = Cohere2ForCausalLM
+    config = _shape(layer_types=["full_attention"], tie_word_embeddings=True)
+    _spread(build(Cohere2Config(**config))).save_pretrained(folder)
+    return folder
+
+
+def _spread(model: Any) -> Any:
+    import torch
+
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(SPREAD)
-    model.save_pretrained(folder)
-    return folder
+    return model
+
+
+def _save_thinker(model: Any, folder: Path) -> None:
+    """As the part of a Qwen-Omni checkpoint that vLLM loads."""
+    from safetensors.torch import save_file
+
+    config = {
+        "architectures": ["Qwen2_5OmniForConditionalGeneration"],
+        "model_type": "qwen2_5_omni",
+        "thinker_config": model.config.to_dict(),
+        "enable_audio_output": False,
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    weights = {f"thinker.{name}": tensor for name, tensor in model.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")

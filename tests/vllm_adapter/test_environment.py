@@ -10,6 +10,7 @@ from engine.vllm_adapter import environment
 from engine.vllm_adapter.environment import (
     EngineUnavailable,
     check_model,
+    check_runner,
     check_version,
     prepare_environment,
 )
@@ -40,6 +41,24 @@ def test_what_the_user_set_is_kept(environ: dict[str, str]) -> None:
     prepare_environment(VllmSettings("owner/name"))
     assert environ["OMP_NUM_THREADS"] == "3"
     assert environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+
+
+def test_model_runner_v1_is_forced_and_the_reason_told(
+    environ: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever asks for V2 reads why not; whoever asks for nothing reads nothing."""
+    prepare_environment(VllmSettings("owner/name"))
+    assert not caplog.records
+    environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    prepare_environment(VllmSettings("owner/name"))
+    assert environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert "VLLM_USE_V2_MODEL_RUNNER=1 is overruled by 0: a resident request is" in caplog.text
+
+
+def test_another_model_runner_is_refused() -> None:
+    """It would be edited blindly; the message says how to get the right one."""
+    with pytest.raises(EngineUnavailable, match="set VLLM_USE_V2_MODEL_RUNNER=0: a resident"):
+        check_runner(object())
 
 
 def test_only_a_local_model_goes_offline(environ: dict[str, str], tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """Drops and rewinds against fresh prefills, on one layer, where a key depends on its token and position alone."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from support.backend_driver import BackendDriver
-from support.tiny_llama import VOCAB, write_tiny_llama
+from support.tiny_llama import write_tiny_llama
+from vllm_adapter.recorded_logits import TOLERANCE, Logits, difference, grow, spread
 
 from engine.vllm_adapter.backend import VllmBackend
 from engine.vllm_adapter.settings import VllmSettings
@@ -14,58 +13,22 @@ from engine.work import Drop
 pytestmark = pytest.mark.vllm
 
 BLOCK = 32
-TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 128,
-}
 
 
 @pytest.fixture(
     scope="module",
-    params=[("float32", None), ("bfloat16", None), ("float32", LLAMA3)],
-    ids=["float32", "bfloat16", "float32-llama3"],
+    params=["float32", "bfloat16"],
 )
 def built(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[VllmBackend, float]]:
-    dtype, rope = request.param
-    config = {} if rope is None else {"rope_parameters": rope}
-    folder = write_tiny_llama(tmp_path_factory.mktemp("model"), layers=1, **config)
+    dtype = request.param
+    folder = write_tiny_llama(tmp_path_factory.mktemp("model"), layers=1)
     backend = VllmBackend(
         VllmSettings(str(folder), dtype, max_model_len=1024, total_blocks=96, kv_cache_gib=0.1)
     )
     yield backend, TOLERANCE[dtype]
     backend.shutdown()
-
-
-class Logits(BackendDriver):
-    """A driver that also keeps the logits each token was drawn from."""
-
-    def __init__(self, backend: VllmBackend, patch: pytest.MonkeyPatch) -> None:
-        super().__init__(backend)
-        self._rows: list[Any] = []
-        model = backend._core.model
-        compute = model.compute_logits
-
-        def record(*args: Any, **kwargs: Any) -> Any:
-            logits = compute(*args, **kwargs)
-            self._rows.append(logits.float().clone())
-            return logits
-
-        patch.setattr(model, "compute_logits", record)
-
-    def rows(self, session_id: str, token_ids: list[int], decode: int, **fields: Any) -> Any:
-        """Logits (decode, vocab) of the next tokens of this session, stepped alone."""
-        import torch
-
-        self._rows.clear()
-        self.decode(session_id, token_ids, decode, **fields)
-        return torch.cat(self._rows)
 
 
 @pytest.fixture
@@ -75,25 +38,6 @@ def driver(built: tuple[VllmBackend, float], monkeypatch: pytest.MonkeyPatch) ->
     yield driver
     driver.close_all()
     assert built[0].snapshot() == baseline
-
-
-def spread(count: int, seed: int) -> list[int]:
-    """Token ids that differ from one another."""
-    return [(seed * 7919 + i * 104_729) % (VOCAB - 10) + 10 for i in range(count)]
-
-
-def grow(driver: Logits, session_id: str) -> list[int]:
-    """A session of 12 ticks of 20 tokens in and 3 out; its whole context."""
-    history: list[int] = []
-    for tick in range(12):
-        chunk = spread(20, tick)
-        history += [*chunk, *driver.decode(session_id, chunk, 3)]
-    return history
-
-
-def difference(live: Any, fresh: Any) -> float:
-    assert live.shape == fresh.shape
-    return float((live - fresh).abs().max())
 
 
 def test_a_drop_equals_a_fresh_prefill(driver: Logits, built: tuple[VllmBackend, float]) -> None:

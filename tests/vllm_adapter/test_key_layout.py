@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine.vllm_adapter.key_layout import LayoutUnknown, probe_layout  # noqa: E402  after the skip
+from engine.vllm_adapter.key_layout import Digit, LayoutUnknown, find_strides, probe_layout  # noqa: E402  after the skip
 
 BLOCK, HEADS, DIM = 32, 3, 16
 SCRATCH = 2
@@ -71,3 +71,25 @@ def test_lossy_storage_is_refused() -> None:
             BLOCK,
         )
     assert torch.equal(cache, before)
+
+
+def test_strides_of_a_transposed_plane() -> None:
+    """Token (fastest), dimension, head."""
+    index = torch.arange(3 * 16 * 32).view(3, 16, 32).permute(2, 0, 1) + 7
+    assert find_strides(index) == (Digit(1, 3, 1, 512), Digit(2, 16, 1, 32), Digit(0, 32, 1, 1))
+
+
+def test_strides_of_packed_pairs() -> None:
+    """Dimensions in pairs within a token, as matrix units like them: an index of two digits."""
+    index = torch.arange(32 * 16).view(8, 32, 2).permute(1, 0, 2).reshape(32, 1, 16)
+    assert find_strides(index) == (Digit(2, 8, 2, 64), Digit(0, 32, 1, 2), Digit(2, 2, 1, 1))
+
+
+def test_places_without_a_rule_have_no_strides() -> None:
+    """Shuffled, or each axis regular by itself but not together."""
+    shuffled = torch.randperm(32, generator=torch.Generator().manual_seed(0)).view(32, 1, 1)
+    assert find_strides(shuffled) is None
+    index = torch.arange(16).view(4, 1, 4)
+    bent = torch.where(index == 15, 99, index)
+    assert find_strides(index) is not None
+    assert find_strides(bent) is None

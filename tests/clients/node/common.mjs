@@ -1,11 +1,14 @@
 // What the Node client programs share; the same conversation as in ../programs/common.py, which says what it consists
-// of. A program is called `PROGRAM BASE_URL API_KEY SPEECH_FILE` and prints its report, JSON, as its last line.
+// of. A program is called `PROGRAM BASE_URL API_KEY SPEECH_FILE [spoken]` and prints its report, JSON, as its last line.
 
 import { readFileSync } from 'node:fs';
 
 const RATE = 24_000; // Hz, pcm16 mono
 const CHUNK_MS = 50;
 const TIMEOUT_S = 150;
+
+export const ONLY_SPOKEN = process.argv[5] === 'spoken';
+const PACE = ONLY_SPOKEN ? 1 : 4; // times as fast as life
 
 export const TRIES = 8; // questions until an answer is long enough to be interrupted
 export const TYPED = 'Tell me something about rivers.';
@@ -49,14 +52,14 @@ export function turn(sound, words, itemWords, more = {}) {
   };
 }
 
-/** Say something into the microphone, `pace` times as fast as life, and then be silent for a second. */
-export async function speak(send, pcm, pace = 4) {
+/** Say something into the microphone and then be silent for a second. */
+export async function speak(send, pcm) {
   const size = ((RATE * CHUNK_MS) / 1000) * 2;
   for (let start = 0; start < pcm.length + RATE * 2; start += size) {
     const chunk = Buffer.alloc(size);
     pcm.subarray(start, start + size).copy(chunk);
     send(chunk);
-    await new Promise((resolve) => setTimeout(resolve, CHUNK_MS / pace));
+    await new Promise((resolve) => setTimeout(resolve, CHUNK_MS / PACE));
   }
 }
 

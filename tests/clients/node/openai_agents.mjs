@@ -17,15 +17,16 @@ const getWeather = tool({
   },
 });
 
-// region: how to point it here
 async function connect(baseUrl, apiKey) {
   const url = `${baseUrl.replace('http', 'ws')}/realtime?model=gpt-realtime`;
   const agent = new RealtimeAgent({ name: 'Metronome', instructions: 'Be brief.', tools: [getWeather] });
+  // region: how to point it here
+  // const url = 'ws://127.0.0.1:8000/v1/realtime?model=gpt-realtime';
   const session = new RealtimeSession(agent, { transport: 'websocket' });
   await session.connect({ apiKey, url });
+  // endregion
   return session;
 }
-// endregion
 
 /** What a page's own server gives the page: a key that opens one session. */
 async function ephemeralKey(baseUrl, key) {
@@ -53,6 +54,7 @@ class Talk {
     session.on('error', ({ error }) => {
       throw error;
     });
+    session.transport.on('turn_started', () => this.begin());
     session.transport.on('audio_transcript_delta', (event) => this.#tell(() => (this.words += event.delta)));
     session.transport.on('turn_done', () => this.#tell(() => (this.ends += 1)));
     session.transport.on('item_update', (item) => this.#tell(() => this.#update(item)));
@@ -69,7 +71,7 @@ class Talk {
     }
   }
 
-  /** A new answer is expected; how many have ended before it. */
+  /** A new answer begins or is expected; how many have ended before it. */
   begin() {
     this.sound = new common.Sound();
     this.words = '';
@@ -110,14 +112,17 @@ const version = common.versionOf('@openai/agents-realtime');
 await common.run(`@openai/agents-realtime (${where})`, version, async (baseUrl, key, speech, report) => {
   const first = new Talk(await open(baseUrl, key));
   let ended = first.begin();
-  first.session.sendMessage(common.TYPED);
-  report.typed = await first.answer(ended);
+  if (!common.ONLY_SPOKEN) {
+    first.session.sendMessage(common.TYPED);
+    report.typed = await first.answer(ended);
+  }
 
   ended = first.begin();
   await common.speak((pcm) => first.session.sendAudio(pcm.buffer), speech);
   report.spoken = await first.answer(ended);
   await first.news.until(() => first.told().at(-2)[1]);
   report.spoken.heard = first.told().at(-2)[1];
+  if (common.ONLY_SPOKEN) return;
 
   ended = first.begin();
   first.session.sendMessage(common.ASK_TOOL);

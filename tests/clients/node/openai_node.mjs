@@ -4,12 +4,12 @@ import OpenAI from 'openai';
 import { OpenAIRealtimeWS } from 'openai/realtime/ws';
 import * as common from './common.mjs';
 
-// region: how to point it here
 function connect(baseURL, apiKey) {
-  const client = new OpenAI({ baseURL, apiKey });
+  // region: how to point it here
+  const client = new OpenAI({ baseURL, apiKey }); // https://127.0.0.1:8000/v1
   return new OpenAIRealtimeWS({ model: 'gpt-realtime' }, client);
+  // endregion
 }
-// endregion
 
 const WEATHER_TOOL = {
   type: 'function',
@@ -134,11 +134,14 @@ await common.run('openai-node', common.versionOf('openai'), async (baseUrl, key,
   });
   await first.until('session.updated');
 
-  first.says(common.TYPED);
-  report.typed = await first.answer();
+  if (!common.ONLY_SPOKEN) {
+    first.says(common.TYPED);
+    report.typed = await first.answer();
+  }
 
   await common.speak((pcm) => first.append(pcm), speech);
   report.spoken = { ...(await first.answer()), heard: first.heard };
+  if (common.ONLY_SPOKEN) return;
 
   first.says(common.ASK_TOOL);
   await first.answer();

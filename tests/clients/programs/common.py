@@ -1,6 +1,7 @@
 """What all Python client programs share: the caller's voice, an ear for the answers, and the report they print.
 
-A program is called `PROGRAM BASE_URL API_KEY SPEECH_FILE` and runs one stock client through the same conversation:
+A program is called `PROGRAM BASE_URL API_KEY SPEECH_FILE [spoken]` and runs one stock client through the same
+conversation, or with the last word through its spoken question alone, at the pace of life:
 
     typed     a typed question, answered aloud
     spoken    a spoken question, its end found by the server
@@ -25,6 +26,9 @@ from typing import Any
 RATE = 24_000  # Hz, pcm16 mono
 CHUNK_MS = 50
 TIMEOUT_S = 150  # for a whole program; the longest takes about 60 s on two busy cores
+
+ONLY_SPOKEN = sys.argv[4:] == ["spoken"]
+PACE = 1 if ONLY_SPOKEN else 4  # times as fast as life
 
 TRIES = 8  # questions until an answer is long enough to be interrupted
 
@@ -78,12 +82,12 @@ def turn(sound: Sound, words: str, item_words: str, **more: Any) -> dict[str, An
     }
 
 
-async def speak(send: Callable[[bytes], Awaitable[None]], pcm: bytes, pace: float = 4.0) -> None:
-    """Say something into the microphone, `pace` times as fast as life, and then be silent for a second."""
+async def speak(send: Callable[[bytes], Awaitable[None]], pcm: bytes) -> None:
+    """Say something into the microphone and then be silent for a second."""
     size = RATE * CHUNK_MS // 1000 * 2
     for start in range(0, len(pcm) + RATE * 2, size):
         await send(pcm[start : start + size].ljust(size, b"\0"))
-        await asyncio.sleep(CHUNK_MS / 1000 / pace)
+        await asyncio.sleep(CHUNK_MS / 1000 / PACE)
 
 
 def run(

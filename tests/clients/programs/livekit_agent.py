@@ -21,13 +21,12 @@ async def get_weather(city: str) -> str:
     return common.WEATHER
 
 
-# region: how to point it here
 def make_session(base_url: str, key: str) -> AgentSession[None]:
+    # region: how to point it here
+    # base_url = "http://127.0.0.1:8000/v1"
     model = openai.realtime.RealtimeModel(base_url=base_url, api_key=key, model="gpt-realtime")
     return AgentSession(llm=model, aec_warmup_duration=None)
-
-
-# endregion
+    # endregion
 
 
 class Microphone(io.AudioInput):
@@ -162,11 +161,14 @@ async def converse(base_url: str, key: str, speech: bytes, report: dict[str, Any
     async with make_session(base_url, key) as session:
         talk = Talk(session)
         await session.start(agent, record=False)
-        report["typed"] = await talk.ask(common.TYPED)
+        if not common.ONLY_SPOKEN:
+            report["typed"] = await talk.ask(common.TYPED)
 
         await talk.say(speech)
         spoken = await talk.answer(await talk.spontaneous.get())
         report["spoken"] = {**spoken, "heard": talk.heard}
+        if common.ONLY_SPOKEN:
+            return
 
         report["tool"] = {**await talk.ask(common.ASK_TOOL), "calls": calls}
         report["barge_in"] = await barge_in(talk, speech)

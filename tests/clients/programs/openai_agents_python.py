@@ -17,14 +17,13 @@ def get_weather(city: str) -> str:
     return common.WEATHER
 
 
-# region: how to point it here
 async def connect(base_url: str, key: str) -> Any:
     url = base_url.replace("http", "ws", 1) + "/realtime?model=gpt-realtime"
+    # region: how to point it here
+    # url = "ws://127.0.0.1:8000/v1/realtime?model=gpt-realtime"
     agent = RealtimeAgent(name="Metronome", instructions="Be brief.", tools=[get_weather])
     return await RealtimeRunner(agent).run(model_config={"url": url, "api_key": key})
-
-
-# endregion
+    # endregion
 
 
 class Talk:
@@ -57,7 +56,9 @@ class Talk:
             self.changed.set()
 
     def _listen_closer(self, event: Any) -> None:
-        if event.type == "transcript_delta":
+        if event.type == "turn_started":
+            self.begin()
+        elif event.type == "transcript_delta":
             self.words += event.delta
         elif event.type == "turn_ended":
             self.ends += 1
@@ -72,7 +73,7 @@ class Talk:
             await self.changed.wait()
 
     def begin(self) -> int:
-        """A new answer is expected; how many have ended before it."""
+        """A new answer begins or is expected; how many have ended before it."""
         self.sound, self.words, self.item_words = common.Sound(), "", ""
         return self.ends
 
@@ -92,15 +93,18 @@ class Talk:
 
 
 async def converse(talk: Talk, speech: bytes, report: dict[str, Any]) -> None:
-    ended = talk.begin()
-    await talk.session.send_message(common.TYPED)
-    report["typed"] = await talk.answer(ended)
+    if not common.ONLY_SPOKEN:
+        ended = talk.begin()
+        await talk.session.send_message(common.TYPED)
+        report["typed"] = await talk.answer(ended)
 
     ended = talk.begin()
     await common.speak(talk.session.send_audio, speech)
     spoken = await talk.answer(ended)
     await talk.until(lambda: talk.told()[-2][1])
     report["spoken"] = {**spoken, "heard": talk.told()[-2][1]}
+    if common.ONLY_SPOKEN:
+        return
 
     ended = talk.begin()
     await talk.session.send_message(common.ASK_TOOL)
@@ -143,7 +147,8 @@ async def program(base_url: str, key: str, speech: bytes, report: dict[str, Any]
         report["second"] = await talk.answer(ended)
 
     await session(base_url, key, first)
-    await session(base_url, key, second)
+    if not common.ONLY_SPOKEN:
+        await session(base_url, key, second)
 
 
 if __name__ == "__main__":

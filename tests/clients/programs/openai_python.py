@@ -5,17 +5,14 @@ from typing import Any
 
 import common
 from openai import AsyncOpenAI
-
-# region: how to point it here
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
 
 def connect(base_url: str, key: str) -> Any:
-    client = AsyncOpenAI(base_url=base_url, api_key=key)
+    # region: how to point it here
+    client = AsyncOpenAI(base_url=base_url, api_key=key)  # http://127.0.0.1:8000/v1
     return client.realtime.connect(model="gpt-realtime")
-
-
-# endregion
+    # endregion
 
 
 class Talk:
@@ -112,12 +109,15 @@ async def program(base_url: str, key: str, speech: bytes, report: dict[str, Any]
         )
         await talk.until("session.updated")
 
-        await talk.says(common.TYPED)
-        report["typed"] = await talk.answer()
+        if not common.ONLY_SPOKEN:
+            await talk.says(common.TYPED)
+            report["typed"] = await talk.answer()
 
         await common.speak(talk.append, speech)
         spoken = await talk.answer()
         report["spoken"] = {**spoken, "heard": talk.heard}
+        if common.ONLY_SPOKEN:
+            return
 
         await talk.says(common.ASK_TOOL)
         await talk.answer()

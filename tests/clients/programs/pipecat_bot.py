@@ -57,13 +57,12 @@ TRANSCRIBED = OpenAIRealtimeLLMService.Settings(
 )
 
 
-# region: how to point it here
 def make_service(base_url: str, key: str) -> OpenAIRealtimeLLMService:
     url = base_url.replace("http", "ws", 1) + "/realtime"
+    # region: how to point it here
+    # url = "ws://127.0.0.1:8000/v1/realtime"
     return OpenAIRealtimeLLMService(api_key=key, base_url=url, settings=TRANSCRIBED)
-
-
-# endregion
+    # endregion
 
 
 class Ear(FrameProcessor):
@@ -209,12 +208,16 @@ async def program(base_url: str, key: str, speech: bytes, report: dict[str, Any]
     logger.remove()
     logger.add(sys.stderr, level="WARNING")
     async with talking(base_url, key) as talk:
-        await talk.worker.queue_frame(LLMRunFrame())
-        report["typed"] = await talk.answer(0)
+        if not common.ONLY_SPOKEN:
+            await talk.worker.queue_frame(LLMRunFrame())
+            report["typed"] = await talk.answer(0)
 
         ended = talk.ear.begin()
         await common.speak(talk.append, speech)
         report["spoken"] = {**await talk.answer(ended), "heard": talk.ear.heard}
+        if common.ONLY_SPOKEN:
+            await talk.worker.queue_frame(EndFrame())
+            return
 
         ended = talk.ear.begin()
         await talk.says(common.ASK_TOOL)

@@ -1,0 +1,122 @@
+"""Tokens held to a JSON schema by vLLM's structured outputs.
+
+The weights are random, so that nothing else can be the cause.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from support.backend_driver import BackendDriver
+from support.tiny_chatml import write_tiny_chatml
+from support.tiny_llama import write_tiny_llama
+
+from engine.models.chatml import ChatMl
+from engine.models.tools import call_schema
+from engine.vllm_adapter.backend import VllmBackend
+from engine.vllm_adapter.settings import VllmSettings
+from engine.work import Append, Sampling, TickBatch, TokenChunk
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+LIGHT = {
+    "type": "function",
+    "name": "set_light",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "room": {"enum": ["kitchen", "hall"]},
+            "on": {"type": "boolean"},
+            "level": {"type": "integer", "minimum": 1, "maximum": 9},
+        },
+        "required": ["room", "on", "level"],
+    },
+}
+STOP = {"type": "function", "name": "stop"}
+PROMPT = tuple(range(40, 80))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_tiny_llama(tmp_path_factory.mktemp("model"), layers=2)
+    write_tiny_chatml(folder)
+    loadable = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(loadable))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def backend(folder: Path) -> Iterator[VllmBackend]:
+    built = VllmBackend(
+        VllmSettings(str(folder), "float32", max_model_len=512, max_num_seqs=4, kv_cache_gib=0.1)
+    )
+    yield built
+    built.shutdown()
+
+
+def decoded(backend: VllmBackend, *appends: Append) -> dict[str, tuple[list[int], TokenChunk]]:
+    """Every session's tokens and its last chunk, run to the end."""
+    tokens: dict[str, list[int]] = {append.session_id: [] for append in appends}
+    last: dict[str, TokenChunk] = {}
+    batch = TickBatch(appends=appends)
+    while len(last) < len(appends):
+        for chunk in backend.step(batch).chunks:
+            tokens[chunk.session_id] += chunk.token_ids
+            if chunk.finished:
+                last[chunk.session_id] = chunk
+        batch = TickBatch()
+    backend.step(TickBatch(closes=tuple(tokens)))
+    return {name: (found, last[name]) for name, found in tokens.items()}
+
+
+def append(name: str, chat: ChatMl, schema: str, decode: int = 200, seed: int = 0) -> Append:
+    sampling = Sampling(temperature=1.0, seed=seed, schema=schema)
+    return Append(name, 1, PROMPT, decode, 0.0, chat.stop_token_ids, sampling)
+
+
+@pytest.mark.parametrize("tools", [[LIGHT], [STOP, LIGHT]], ids=["one", "any"])
+def test_whatever_the_model_it_is_a_call(
+    backend: VllmBackend, folder: Path, tools: list[dict[str, Any]]
+) -> None:
+    """Sampled at random, each is JSON that fits, and ends by itself; an unconstrained neighbour is left alone."""
+    chat, schema = ChatMl(folder), call_schema(tools)
+    held = [append(f"held-{seed}", chat, schema, seed=seed) for seed in range(3)]
+    free = Append("free", 1, PROMPT, 24, 0.0, (), Sampling())
+    alone = decoded(backend, free)["free"][0]
+    found = decoded(backend, *held, free)
+    assert found["free"][0] == alone
+    for name in ("held-0", "held-1", "held-2"):
+        tokens, last = found[name]
+        assert last.stopped
+        text = chat.detokenizer().feed(tokens)
+        jsonschema.validate(json.loads(text), json.loads(schema))
+
+
+def test_a_schema_that_is_none_ends_that_session_only(backend: VllmBackend, folder: Path) -> None:
+    """The core would die of it, and every session with it."""
+    chat = ChatMl(folder)
+    broken = append("broken", chat, json.dumps({"type": "nothing"}))
+    fine = append("fine", chat, call_schema([STOP]))
+    found = decoded(backend, broken, fine)
+    assert found["broken"][1].error
+    assert found["fine"][1].stopped
+
+
+def test_a_model_without_tokenizer_cannot_be_held(tmp_path: Path, folder: Path) -> None:
+    """Such an append is refused; it does not decode freely."""
+    bare = write_tiny_llama(tmp_path, layers=1)
+    backend = VllmBackend(
+        VllmSettings(str(bare), "float32", max_model_len=128, max_num_seqs=2, kv_cache_gib=0.05)
+    )
+    driver = BackendDriver(backend)
+    try:
+        held = append("s", ChatMl(folder), call_schema([STOP]), decode=8)
+        (chunk,) = backend.step(TickBatch(appends=(held,))).chunks
+        assert chunk.error is not None
+        assert "tokenizer" in chunk.error
+    finally:
+        driver.close_all()
+        backend.shutdown()
