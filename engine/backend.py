@@ -17,7 +17,8 @@ class Backend(Protocol):
 
         An unknown session id in an append opens that session. A session has at most one unfinished append; a second
         one, or a `keep_tokens` beyond the context, ends that session with an error chunk, and no other notices.
-        A chunk that would pass `max_context` is refused the same way before it reaches the engine.
+        A chunk that would pass `max_context`, or whose features the model cannot take, is refused the same way before
+        it reaches the engine.
 
         Raises:
             EngineDead: the engine under it failed; every session is lost.

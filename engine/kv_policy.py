@@ -23,6 +23,7 @@ class KvPolicy:
     name: PolicyName = "anchored"
     window_tokens: int = 1024
     slack_tokens: int = 256
+    header_tokens: int | None = None  # reserved for the header; a longer one takes from its window. None: unlimited
 
     def __post_init__(self) -> None:
         if self.window_tokens <= 0 or self.slack_tokens <= 0:
@@ -36,7 +37,7 @@ class KvPolicy:
             return replace(deployment, name="full")
         total = min(self.total_tokens, deployment.total_tokens)
         window = min(max(1, total * self.window_tokens // self.total_tokens), total - 1)
-        return KvPolicy(deployment.name, window, total - window)
+        return replace(deployment, window_tokens=window, slack_tokens=total - window)
 
     @property
     def total_tokens(self) -> int:
@@ -64,7 +65,8 @@ class KvPolicy:
         """Longest context that a session with this header may reach before it must be cut back."""
         if self.name in ("sliding", "unbounded"):
             return max_context
-        return min(sink + self.total_tokens, max_context)
+        header = sink if self.header_tokens is None else min(sink, self.header_tokens)
+        return min(header + self.total_tokens, max_context)
 
     def room(self, wanted: int) -> int:
         """Tokens to keep free for an answer of at most `wanted`: a bounded context is cut back while it grows."""

@@ -10,7 +10,7 @@ from engine.clock import Clock
 from engine.engine import Engine
 from engine.executor import Executor, SimExecutor, ThreadExecutor
 from engine.kv_policy import KvPolicy
-from engine.models.base import InteractionModel, ModelSpec, SessionSetup
+from engine.models.base import InteractionModel, ModelSpec
 from engine.models.moshi import MoshiVoice
 from engine.models.moshi_names import moshi_location
 from engine.models.registry import ModelSettings, build_model, llm_location
@@ -65,7 +65,7 @@ def _engine_settings(config: Config) -> EngineSettings:
 
 def _kv_policy(config: Config) -> KvPolicy:
     kv = config.engine.kv
-    return KvPolicy(kv.policy, kv.window_tokens, max(1, kv.slack_tokens))
+    return KvPolicy(kv.policy, kv.window_tokens, kv.slack_tokens, kv.header_tokens)
 
 
 def model_settings(config: Config) -> ModelSettings:
@@ -137,11 +137,8 @@ def plateau_blocks(config: Config, model: InteractionModel, kv: KvSnapshot) -> i
         return model.spec.blocks_per_session
     if not policy.bounded:
         return 0
-    state = model.open(SessionSetup())
-    header = model.prompt(state, config.model.instructions, ())
-    sink = sum(len(segment.token_ids) for segment in header if segment.kind == "header")
     tick_tokens = model.spec.prefill_per_tick + model.spec.decode_per_tick
-    return policy.plateau_blocks(sink, tick_tokens, kv.block_size)
+    return policy.plateau_blocks(config.engine.kv.header_tokens, tick_tokens, kv.block_size)
 
 
 def _needs_embedded(config: Config) -> bool:

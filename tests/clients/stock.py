@@ -5,6 +5,7 @@ scripts/clients.sh installs them; where one is not installed its tests are skipp
 
 import asyncio
 import datetime
+import faulthandler
 import ipaddress
 import json
 import os
@@ -104,6 +105,7 @@ class Job:
 
 async def run_all(clients: list[Client], folder: Path, **options: Any) -> dict[str, Run]:
     """Run the clients; `options` are fields of `Job`."""
+    faulthandler.cancel_dump_traceback_later()  # pytest's alarm; a run may take minutes
     cert, key = _certificate(folder)
     speech = folder / "speech.pcm"
     speech.write_bytes(clip(SPEECH).pcm)

@@ -65,3 +65,10 @@ def test_a_session_cannot_hold_more_than_the_deployment_reserved() -> None:
     assert not full.truncates
     assert full.limit(10, 4096) == 650
     assert KvPolicy("unbounded").within(KvPolicy("unbounded")).limit(10, 4096) == 4096
+
+
+def test_a_long_header_takes_from_its_own_window() -> None:
+    """Instructions past what is reserved shrink that session's window; they never take blocks from another's."""
+    policy = KvPolicy("anchored", 512, 128, header_tokens=100)
+    assert policy.limit(60, 4096) == 700
+    assert policy.limit(300, 4096) == 740
