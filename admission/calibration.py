@@ -104,19 +104,20 @@ class Calibration:
         self._soaks += 1
         controller = self._controller
         slowest = ticks.quantile(1 - max(0.001, 5 / max(1, ticks.total)))
-        if not ticks.total or slowest > _SOUND_SHARE:
-            factor = 0.93 if ticks.miss_ratio > _HOPELESS else 0.97
-            self._failed = min(self._failed, factor * probe.sessions)
-            self.served = min(self.served, int(self._failed))
-        else:
+        held = ticks.total > 0 and slowest <= _SOUND_SHARE
+        if held:
             self.served = max(self.served, probe.sessions)
             if probe.seconds >= _CONFIRM_S:
                 self._confirmed = probe.sessions
+        else:
+            factor = 0.93 if ticks.miss_ratio > _HOPELESS else 0.97
+            self._failed = min(self._failed, factor * probe.sessions)
+            self.served = min(self.served, int(self._failed))
         for sample in steps:
             controller.cost.add(sample)
         tokens = probe.sessions * self._settings.shape.plateau_tokens
         controller.cost.fit((probe.sessions, tokens), 0.0)
-        if steps:
+        if steps and held:  # beyond what holds, ticks are slow for other reasons than chance
             step_s = sum(sample.seconds for sample in steps) / len(steps)
             controller.tail.learn(ticks, controller.fleet.ordinary.urgency * step_s)
         controller.plan()

@@ -2,8 +2,8 @@
 
 An even tick (every step as long as the mean) takes at most υ·d of its budget; the slowest in a thousand takes
 υ·d·(1 + ε). Simulated over a factor of five in load, ε stays the same within a third, on steady machines and on noisy
-ones; still, bands of load are counted apart, and the heaviest band ever visited speaks, and today's. Rare hiccups need minutes to be
-seen, so counts fade slowly. A new band starts with what the one before it knew, counted as if it had been seen: few
+ones; still, bands of load are counted apart, and the heaviest band ever visited speaks, and
+today's where it is not far below. Rare hiccups need minutes to be seen, so counts fade slowly. A new band starts with what the one before it knew, counted as if it had been seen: few
 ticks do not overrule many.
 """
 
@@ -23,6 +23,7 @@ _RARE = 0.001
 _LIKELY = 1.6  # ratio of the ε of one in a thousand to that of one in a hundred: 1.4 on steady machines, 2 on noisy
 _MARGIN = 0.04
 _NO_BAND = -1000
+_NEAR = 2  # bands
 _LAG = 6  # intervals until a measurement is believed: a fault may come to light meanwhile
 
 
@@ -53,7 +54,7 @@ class TailRatio:
     def __init__(self, value: float = 0.25, heaviest: int = _NO_BAND) -> None:
         self.value = value
         self.heaviest = heaviest  # band that speaks
-        self._bands: dict[int, _Band] = {}
+        self._bands: dict[int, _Band] = {heaviest: _Band(value)}
         self._pending: deque[tuple[Histogram, float]] = deque()
 
     @property
@@ -85,9 +86,8 @@ class TailRatio:
                 band.counts[_bucket_of(share / even_share - 1)] += count
         band.total = _FADE * band.total + ticks.total
         self.heaviest = max(self.heaviest, number)
-        self.value = max(
-            self._bands[n].slowest() for n in (number, self.heaviest) if n in self._bands
-        )
+        speaking = {self.heaviest} | ({number} if number >= self.heaviest - _NEAR else set())
+        self.value = max(self._bands[n].slowest() for n in speaking)
 
 
 def _bucket_of(excess: float) -> int:
