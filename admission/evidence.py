@@ -61,8 +61,9 @@ class Evidence:
 
     def refuted(self) -> None:
         """What is served now is more than can be: congestion."""
-        self.served = min(self.served, _REFUTED * self.present)
-        self.present = 0.0
+        if self.present:
+            self.served = min(self.served, _REFUTED * self.present)
+            self.present = 0.0
 
     def bound(
         self, capacity: float, settled_fill: float, noise: float, temper: Temper

@@ -38,7 +38,7 @@ class Quotas:
 class Temper:
     """How careful the controller is. Shares are of a tick's budget."""
 
-    target_share: float = 0.89  # where the slowest tick in a thousand of a full-age fleet should be
+    target_share: float = 0.92  # where the slowest tick in a thousand of a full-age fleet should be
     hot_share: float = 0.90  # p99 above this, twice in a row, is congestion
     hold_share: float = 0.88  # p99 above this: nobody enters
     low_share: float = 0.80  # p99 below this: the limit may grow

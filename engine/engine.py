@@ -24,7 +24,7 @@ from engine.listener import SessionListener
 from engine.models.base import InteractionModel, SessionSetup
 from engine.observer import Observer
 from engine.pool import Pools
-from engine.session import Session
+from engine.session import Call, Session
 from engine.settings import EngineSettings, Parts
 from engine.stepping import Stepper
 from engine.turn_session import TurnSession
@@ -205,9 +205,8 @@ class Engine:
         if self._parts is None or not self.alive:
             raise EngineDead("the engine is not running")
         assert session_id not in self._sessions, session_id
-        session = _kind_of(self.model)(
-            session_id, setup, listener, self._parts, self._ear, self._spawn
-        )
+        call = Call(session_id, setup, listener, self._parts, self._ear, self._spawn)
+        session = _kind_of(self.model)(call)
         self._sessions[session_id] = session
         return session
 

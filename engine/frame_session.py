@@ -2,28 +2,18 @@
 
 from engine.inbox import ClearMark, CommitMark
 from engine.lane import FrameLane, Mirror
-from engine.listener import SessionListener
-from engine.models.base import Heard, SessionSetup, TickOutput
+from engine.models.base import Heard, TickOutput
 from engine.response import ResponseRequest
-from engine.session import EarPort, Session, Spawn
-from engine.settings import Parts
+from engine.session import Call, Session
 from engine.work import Frame, TokenChunk
 
 
 class FrameSession(Session):
     """One frame at a time: heard, fed, decoded, delivered; the next one waits in the inbox meanwhile."""
 
-    def __init__(
-        self,
-        session_id: str,
-        setup: SessionSetup,
-        listener: SessionListener,
-        parts: Parts,
-        ear: EarPort,
-        spawn: Spawn,
-    ) -> None:
-        super().__init__(session_id, setup, listener, parts, ear, spawn)
-        self._lane = FrameLane(session_id, parts.stepper, parts.limits)
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._lane = FrameLane(call.session_id, call.parts.stepper, call.parts.limits)
         self._speaking = False
         self._tokens: tuple[int, ...] = ()  # of the frame being decoded
         self._pcm = b""  # that came with them

@@ -12,10 +12,8 @@ from engine.audio_memory import AudioMemory
 from engine.hearing_lane import HearingLane
 from engine.inbox import ClearMark, CommitMark
 from engine.lane import Lane
-from engine.listener import SessionListener
 from engine.models.base import Heard, HearingModel, SessionSetup
-from engine.session import EarPort, Spawn
-from engine.settings import Parts
+from engine.session import Call
 from engine.turn_session import TurnSession
 
 
@@ -24,20 +22,12 @@ class HearingSession(TurnSession):
 
     _lane: HearingLane
 
-    def __init__(
-        self,
-        session_id: str,
-        setup: SessionSetup,
-        listener: SessionListener,
-        parts: Parts,
-        ear: EarPort,
-        spawn: Spawn,
-    ) -> None:
+    def __init__(self, call: Call) -> None:
         # What a context can hold can be fed again.
-        self._memory = AudioMemory(parts.limits.policy.limit(0, parts.limits.max_context))
-        self._hearing_model = cast(HearingModel, parts.model)
-        super().__init__(session_id, setup, listener, parts, ear, spawn)
-        spawn(session_id, self._open_lane())
+        self._memory = AudioMemory(call.parts.limits.policy.limit(0, call.parts.limits.max_context))
+        self._hearing_model = cast(HearingModel, call.parts.model)
+        super().__init__(call)
+        call.spawn(call.session_id, self._open_lane())
 
     def _new_lane(self, lane_id: str) -> Lane:
         limits = self._parts.limits_of(self.setup)

@@ -23,7 +23,9 @@ class KvPolicy:
     name: PolicyName = "anchored"
     window_tokens: int = 1024
     slack_tokens: int = 256
-    header_tokens: int | None = None  # reserved for the header; a longer one takes from its window. None: unlimited
+    header_tokens: int | None = (
+        None  # reserved for the header; a longer one takes from its window. None: unlimited
+    )
 
     def __post_init__(self) -> None:
         if self.window_tokens <= 0 or self.slack_tokens <= 0:

@@ -7,6 +7,7 @@ serves frame-locked ones (every tick in, every tick out).
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.framer import Framer
@@ -30,28 +31,33 @@ class EarPort(Protocol):
     def ready(self, session: "Session") -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a session is opened with."""
+
+    session_id: str
+    setup: SessionSetup
+    listener: SessionListener
+    parts: Parts
+    ear: EarPort
+    spawn: Spawn
+
+
 class Session(ABC):
     """The ear's side of a call. `spawn` runs a job under the engine; a job that breaks fails this session only."""
 
-    def __init__(
-        self,
-        session_id: str,
-        setup: SessionSetup,
-        listener: SessionListener,
-        parts: Parts,
-        ear: EarPort,
-        spawn: Spawn,
-    ) -> None:
+    def __init__(self, call: Call) -> None:
+        parts, setup = call.parts, call.setup
         spec = parts.model.spec
-        self.id = session_id
+        self.id = call.session_id
         self.setup = setup
-        self.listener = listener
+        self.listener = call.listener
         self.state = parts.model.open(setup)  # the model's own
         self.closed = False
         self.ledger = TickLedger()
         self._parts = parts
-        self._ear = ear
-        self._spawn = spawn
+        self._ear = call.ear
+        self._spawn = call.spawn
         self._framer = Framer(setup.input_rate * spec.tick_ms // 1000 * 2)
         self._grid = TickGrid(spec.tick_ms / 1000)
         self._inbox = FrameInbox(

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from engine.answer import Answer
 from engine.inbox import ClearMark, CommitMark
 from engine.lane import Lane, Mirror
-from engine.listener import SessionListener, Usage
+from engine.listener import Usage
 from engine.models.base import (
     Heard,
     IdleTimeout,
@@ -18,8 +18,7 @@ from engine.models.base import (
     Utterance,
 )
 from engine.response import Phase, ResponseRequest
-from engine.session import EarPort, Session, Spawn
-from engine.settings import Parts
+from engine.session import Call, Session
 
 KEPT_TRANSCRIPTS = 64  # an answer waits for at most the newest few; older words are in its messages
 MAX_PARALLEL_ANSWERS = 8  # one in the conversation, the others out of band
@@ -28,17 +27,9 @@ MAX_PARALLEL_ANSWERS = 8  # one in the conversation, the others out of band
 class TurnSession(Session):
     """Adds turns, transcripts and answers to a session."""
 
-    def __init__(
-        self,
-        session_id: str,
-        setup: SessionSetup,
-        listener: SessionListener,
-        parts: Parts,
-        ear: EarPort,
-        spawn: Spawn,
-    ) -> None:
-        super().__init__(session_id, setup, listener, parts, ear, spawn)
-        self._lane = self._new_lane(session_id)
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._lane = self._new_lane(call.session_id)
         self._answers: dict[str, tuple[Answer, Lane, asyncio.Task[None]]] = {}
         self._transcripts: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
         self._guess: tuple[int, asyncio.Task[str]] | None = None  # (voiced_ms, its words)

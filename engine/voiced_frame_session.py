@@ -8,32 +8,22 @@ import asyncio
 from collections import deque
 
 from engine.frame_session import FrameSession
-from engine.listener import SessionListener
-from engine.models.base import SessionSetup, TickOutput
-from engine.session import EarPort, Spawn
-from engine.settings import Parts
+from engine.models.base import TickOutput
+from engine.session import Call
 from engine.speech.clauses import ClauseCutter
 
 
 class VoicedFrameSession(FrameSession):
     """Adds a voice to a `FrameSession`."""
 
-    def __init__(
-        self,
-        session_id: str,
-        setup: SessionSetup,
-        listener: SessionListener,
-        parts: Parts,
-        ear: EarPort,
-        spawn: Spawn,
-    ) -> None:
-        super().__init__(session_id, setup, listener, parts, ear, spawn)
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
         self._cutter = ClauseCutter()
         # None: the turn ends here. Bounded by what the model writes in the time a clause takes to speak.
         self._clauses: deque[str | None] = deque()
         self._more = asyncio.Event()
         self._epoch = 0  # bumped by `cancel`: a clause being spoken then is not wanted any more
-        self._voicing = spawn(session_id, self._speak())
+        self._voicing = call.spawn(call.session_id, self._speak())
 
     def _deliver(self, output: TickOutput) -> None:
         if output.speaking:
