@@ -37,7 +37,7 @@ lint: setup ## Formatting, lint, types and import contracts
 
 .PHONY: check
 check: lint ## lint and the fast tests, in under a minute
-	@$(bin)/python -m pytest -q -m "not slow and not vllm and not embedded and not browser and not gpu"
+	@$(bin)/python -m pytest -q -m "not slow and not vllm and not embedded and not browser and not gpu and not models" --ignore=tests/clients
 
 .PHONY: clients
 clients: setup ## Run the stock Realtime clients against a real server; writes docs/compatibility.md

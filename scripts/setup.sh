@@ -58,7 +58,7 @@ main() {
 # What a finished environment depends on: any change of these installs again.
 fingerprint() {
   printf '%s\n' "$root $build tools=$tools project=$project"
-  (cd "$root" && sha256sum pyproject.toml scripts/setup.sh requirements/*.lock)
+  (cd "$root" && sha256sum pyproject.toml scripts/setup.sh requirements/{cpu,dev,gpu}.lock)
 }
 
 is_done() { [[ -x $python && -f $stamp && $(<"$stamp") == "$(fingerprint)" ]]; }
