@@ -24,7 +24,7 @@ _CONFIRM_S = 40.0  # rare hiccups of the engine are seen in nothing shorter, …
 _MAX_CONFIRM_S = 120.0
 _QUIET = 0.05  # … and this is for steps that vary by so much; for others in proportion
 _HOPELESS = 0.2  # of the ticks missed: far beyond what can be served
-_SOUND_SHARE = 0.92  # of the budget: the slowest tick in a thousand of a load that is held for certain
+_SOUND_SHARE = 0.92  # of the budget: where the slowest tick in a thousand is of a load that holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +72,18 @@ class Calibration:
             if probe.sessions <= self._too_long.get(probe.tokens, self._most):
                 return probe
             self._steps.pop(0)
-        if not self._controller.cost.calibrated:
-            self._controller.cost.calibrated = True
+        if not self._controller.outlook.cost.calibrated:
+            self._controller.outlook.cost.calibrated = True
             self._controller.plan()
         return self._next_soak()
 
     def _next_soak(self) -> SoakProbe | None:
         """Short soaks while they still move the estimate, then a long one that must hold."""
-        target = int(min(self._most, self._controller.capacity, self._failed))
+        target = int(min(self._most, self._controller.outlook.capacity, self._failed))
         if self._soaks >= _MAX_SOAKS or target < 1 or self._confirmed >= target:
             return None
         if self.served and target <= 1.02 * self.served:
-            longer = max(1.0, self._controller.cost.noise / _QUIET)
+            longer = max(1.0, self._controller.outlook.cost.noise / _QUIET)
             return SoakProbe(target, min(_MAX_CONFIRM_S, _CONFIRM_S * longer))
         return SoakProbe(target, _SOAK_S)
 
@@ -94,7 +94,7 @@ class Calibration:
         tokens = probe.sessions * probe.tokens
         for seconds in tick_s:
             controller.observe_step(probe.sessions, seconds / steps, probe.sessions, tokens)
-        controller.cost.fit((probe.sessions, tokens), 0.0, weight=_WEIGHT)
+        controller.outlook.cost.fit((probe.sessions, tokens), 0.0, weight=_WEIGHT)
         middle = sorted(tick_s)[len(tick_s) // 2]
         if middle > self._settings.shape.budget_s:
             self._too_long[probe.tokens] = probe.sessions
@@ -114,25 +114,25 @@ class Calibration:
             self._failed = min(self._failed, factor * probe.sessions)
             self.served = min(self.served, int(self._failed))
         for sample in steps:
-            controller.cost.add(sample)
+            controller.outlook.cost.add(sample)
         tokens = probe.sessions * self._settings.shape.plateau_tokens
-        controller.cost.fit((probe.sessions, tokens), 0.0)
+        controller.outlook.cost.fit((probe.sessions, tokens), 0.0)
         if steps and held:  # beyond what holds, ticks are slow for other reasons than chance
             step_s = sum(sample.seconds for sample in steps) / len(steps)
-            controller.tail.learn(ticks, controller.fleet.ordinary.urgency * step_s)
+            controller.outlook.tail.learn(ticks, controller.fleet.ordinary.urgency * step_s)
         controller.plan()
 
     def result(self, key: str, join_s: float) -> Learned:
         """What the controller may start from."""
         controller = self._controller
         # However long a soak is, the hiccups it did not see are rarer: a noisy machine is trusted less.
-        most = (self._confirmed or 0.9 * self.served) * (1 - 0.5 * controller.cost.noise)
-        limit = min(controller.capacity, most, self._settings.max_sessions)
+        most = (self._confirmed or 0.9 * self.served) * (1 - 0.5 * controller.outlook.cost.noise)
+        limit = min(controller.outlook.capacity, most, self._settings.max_sessions)
         return Learned(
             key,
-            controller.cost.export(),
-            controller.tail.value,
-            controller.tail.heaviest,
+            controller.outlook.cost.export(),
+            controller.outlook.tail.value,
+            controller.outlook.tail.heaviest,
             most,
             max(self._settings.temper.min_limit, limit),
             join_s,

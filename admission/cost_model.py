@@ -2,15 +2,17 @@
 
     step(n, kv) = gain · (θ0 + θ1·n + θ2·kv + θ3·kv^CURVE)      n sessions in the step, kv tokens read by it
 
-Two time scales. The shape θ is a ridge regression whose prior is a calibration where there was one. Its samples are kept
-as sums by cell of (n, kv), each cell with a bounded weight: what is seen again replaces what was seen there before, and
-what was seen at other loads is not forgotten, because the curvature of the law shows only between loads. The gain follows the median of measured/shape within seconds: a noisy neighbour or a
-throttled device changes every step by one factor. While the gain is off and the fleet has not changed, the shape is
-frozen, so that a passing slow-down does not rewrite it; after a minute the new speed is the truth and is absorbed.
+Two time scales. The shape θ is a ridge regression whose prior is a calibration where there was one. Its samples are
+kept as sums by cell of (n, kv), each cell with a bounded weight: what is seen again replaces what was seen there
+before, and what was seen at other loads is not forgotten, because the curvature of the law shows only between loads.
+The gain follows the median of measured/shape within seconds: a noisy neighbour or a throttled device changes every step
+by one factor. While the gain is off and the fleet has not changed, the shape is frozen, so that a passing slow-down
+does not rewrite it; after a minute the new speed is the truth and is absorbed.
 """
 
 from collections import deque
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ import numpy.typing as npt
 
 from admission.projection import CURVE
 
-Vector = npt.NDArray[np.float64]
+Vector = npt.NDArray[np.floating[Any]]
 
 TERMS = 4
 _SESSIONS = 100.0  # one unit of n; of kv: as many full windows
@@ -58,7 +60,7 @@ class CostModel:
 
     def __init__(self, budget_s: float, plateau_tokens: float) -> None:
         self._kv_unit = _SESSIONS * plateau_tokens
-        self._prior = budget_s * np.array([0.1, 0.3, 0.3, 0.0])
+        self._prior: Vector = budget_s * np.array([0.1, 0.3, 0.3, 0.0])
         # A priori standard deviations: a factor of ten either way, but hardly any curvature.
         spread = budget_s * np.array([1.0, 3.0, 3.0, 0.3])
         self.noise = 0.05  # relative standard deviation of one step
@@ -66,7 +68,7 @@ class CostModel:
         self._floor = budget_s * np.array([1e-4, 1e-5, 1e-5, 0.0])
         self._cells: dict[tuple[int, int], _Cell] = {}
         self._a = np.zeros((TERMS, TERMS))  # sums over all cells
-        self._b = np.zeros(TERMS)
+        self._b: Vector = np.zeros(TERMS)
         self.theta: Vector = self._prior.copy()
         self._cov: Vector = np.linalg.inv(self._ridge)
         self.weight = 0.0  # samples in all cells
@@ -88,9 +90,7 @@ class CostModel:
             self._samples[self._seen % _KEPT_SAMPLES] = sample
         self._seen += 1
 
-    def fit(
-        self, fleet: tuple[float, float], interval_s: float, *, weight: float = 1.0
-    ) -> None:
+    def fit(self, fleet: tuple[float, float], interval_s: float, *, weight: float = 1.0) -> None:
         """Digest an interval's steps, each counting `weight` times. `fleet`: sessions and tokens resident now."""
         samples = [s for s in self._samples if s.sessions > 0 and s.seconds > 0]
         self._samples, self._seen = [], 0
@@ -163,10 +163,11 @@ class CostModel:
             del self._cells[next(iter(self._cells))]
 
     def _total(self) -> None:
-        cells = self._cells.values()
-        self._a = np.sum([cell.a for cell in cells], axis=0)
-        self._b = np.sum([cell.b for cell in cells], axis=0)
-        self.weight = sum(cell.weight for cell in cells)
+        self._a, self._b, self.weight = np.zeros((TERMS, TERMS)), np.zeros(TERMS), 0.0
+        for cell in self._cells.values():
+            self._a += cell.a
+            self._b += cell.b
+            self.weight += cell.weight
 
     def _solve(self) -> None:
         """Ridge, with coefficients below their floor held there and the others solved again."""
@@ -202,7 +203,7 @@ class CostModel:
     def doubt(self, sessions: float, kv_tokens: float) -> float:
         """Two standard errors of the shape at this point, as a share of its value."""
         x = self._features(sessions, kv_tokens)
-        sd = self.noise * float(np.sqrt(max(0.0, x @ self._cov @ x)))
+        sd = self.noise * sqrt(max(0.0, float(x @ self._cov @ x)))
         return min(2.0, 2.0 * sd / max(1e-9, float(x @ self.theta)))
 
     # -- memory ----------------------------------------------------------------

@@ -65,9 +65,7 @@ class Evidence:
             self.served = min(self.served, _REFUTED * self.present)
             self.present = 0.0
 
-    def bound(
-        self, capacity: float, settled_fill: float, noise: float, temper: Temper
-    ) -> float:
+    def bound(self, capacity: float, settled_fill: float, noise: float, temper: Temper) -> float:
         """Sessions that may be in where the model says `capacity`.
 
         However little was shown, a share of the modelled capacity is trusted. Beyond that a stretch above the largest

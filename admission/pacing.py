@@ -41,13 +41,13 @@ class Probation:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._young: deque[Lease] = deque()  # by age; those that left are skipped when they would come of age
+        self._young: deque[Lease] = deque()  # by age; with those that left before they came of age
         self._gone = 0  # of those in the deque
 
     def entered(self, lease: Lease) -> None:
         self._young.append(lease)
 
-    def left(self, now: float, lease: Lease) -> None:
+    def left(self, lease: Lease) -> None:
         """A lease was released (and is marked so)."""
         if self._young and lease.admitted_at >= self._young[0].admitted_at:
             self._gone += 1

@@ -8,8 +8,8 @@ a session is in a step for the share d·steps/tick of the time, so the mean step
     d = f(d) = θ0 + θ1·dΛ + θ2·dK + θ3·(dK)^CURVE
 
 A tick waits up to a step to be let in and then takes its steps, so it takes at most υ·d of its budget, where
-υ = (steps + 1)/budget, if all steps are alike; the slowest in a thousand takes υ·d·(1 + ε), and ε is measured (tail.py).
-The fleet fits while f(d*) ≤ d*, where d* is the step at which that tick reaches its target.
+υ = (steps + 1)/budget, if all steps are alike; the slowest in a thousand takes υ·d·(1 + ε), and ε is measured
+(tail.py). The fleet fits while f(d*) ≤ d*, where d* is the step at which that tick reaches its target.
 
 After a hiccup of the engine everybody is in every step. The fleet comes back from there only if even then steps are
 short enough for the session with the fastest pace: so f(d) ≤ d must hold at that d too. Where cost grows faster than in
@@ -18,16 +18,19 @@ proportion this is the smaller bound, and latency does not warn of it.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 _COME_BACK = 0.96  # share of the time that a crowded fleet may need
 
 # Of the term for cost that grows faster than in proportion. A square would be fitted well where there are data and
 # exaggerate beyond them.
 CURVE = 1.35
+
 Coefficients = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kind:
     """What the projection needs to know of a session."""
 
@@ -36,36 +39,37 @@ class Kind:
     steps: float
     plateau_tokens: float
 
-    @property
+    @cached_property
     def rate(self) -> float:
         """Steps per second."""
         return self.steps / self.tick_s
 
-    @property
+    @cached_property
     def urgency(self) -> float:
         """Share of its budget that a tick takes per second of step time."""
         return max((self.steps + 1) / self.budget_s, self.rate)
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What a fleet asks for at full age."""
+class Demand(NamedTuple):
+    """What a fleet asks for at full age. A tuple, because one is made per arrival and departure."""
 
     rate: float = 0.0  # Λ
     tokens: float = 0.0  # K
     urgency: float = 0.0  # of the most urgent session
     pace: float = 0.0  # steps per second of the fastest one
 
-    @classmethod
-    def of(cls, kinds: Iterable[tuple[Kind, int]]) -> "Demand":
-        """Of so many sessions of each kind."""
-        counted = [(kind, n) for kind, n in kinds if n]
-        return cls(
-            sum(n * kind.rate for kind, n in counted),
-            sum(n * kind.rate * kind.plateau_tokens for kind, n in counted),
-            max((kind.urgency for kind, _ in counted), default=0.0),
-            max((kind.rate for kind, _ in counted), default=0.0),
-        )
+
+def demand_of(kinds: Iterable[tuple[Kind, int]]) -> Demand:
+    """What so many sessions of each kind ask for."""
+    rate = tokens = urgency = pace = 0.0
+    for kind, count in kinds:
+        if count:
+            asked = count * kind.rate
+            rate += asked
+            tokens += asked * kind.plateau_tokens
+            urgency = max(urgency, kind.urgency)
+            pace = max(pace, kind.rate)
+    return Demand(rate, tokens, urgency, pace)
 
 
 def crowded_step(pace: float) -> float:
@@ -76,7 +80,7 @@ def crowded_step(pace: float) -> float:
 def load(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:
     """f(d*)/d*: above 1 the fleet does not fit."""
     read = step_s * tokens
-    return (c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read**CURVE) / step_s
+    return float(c[0] + c[1] * step_s * rate + c[2] * read + c[3] * read**CURVE) / step_s
 
 
 def scale_to_full(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:
@@ -105,4 +109,3 @@ def step_now(c: Coefficients, rate: float, tokens: float, longest_s: float) -> f
             break
         step_s = following
     return max(step_s, 1e-9)
-

@@ -1,9 +1,21 @@
 """What is not latency: KV memory, CPU for ingest, and an engine that does not move. Pure."""
 
 from collections import deque
+from dataclasses import dataclass
 from math import inf
 
 _GROWTH_MEMORY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the machine's dials say at the end of an interval."""
+
+    residents: int = 0  # sessions with a context
+    resident_tokens: float = 0.0  # in all contexts
+    held_blocks: float = 0.0
+    step_age_s: float = 0.0  # of the step under way
+    cpu_s: float = 0.0  # CPU time since the last reading, the engine's own thread left out
 
 
 class KvPool:
@@ -48,6 +60,7 @@ class IngestLoad:
         self._looks: deque[tuple[float, float, int]] = deque(maxlen=20)  # (seconds, CPU s, ticks)
         self.per_tick_s = 0.0
         self.used_cores = 0.0
+        self.limit = inf  # sessions that the cores carry
 
     def observe(self, cpu_s: float, ticks: int, interval_s: float) -> None:
         """What an interval took beside the engine's own thread."""
@@ -56,15 +69,15 @@ class IngestLoad:
         self.used_cores = cpu / seconds
         self.per_tick_s = cpu / served if served else 0.0
 
-    def bound(self, active: float, ticks_per_s: float) -> float:
-        """Sessions like those active that the cores can carry.
+    def plan(self, active: float, ticks_per_s: float) -> None:
+        """Set the limit for sessions like those active.
 
-        Unlimited below half the cores: an idle machine proves nothing about a busy one.
+        None below half the cores: an idle machine proves nothing about a busy one.
         """
-        if not self._usable or not active or self.used_cores < 0.5 * self._usable:
-            return inf
-        needed = max(self.used_cores, self.per_tick_s * ticks_per_s)
-        return active * self._usable / needed
+        self.limit = inf
+        if self._usable and active and self.used_cores >= 0.5 * self._usable:
+            needed = max(self.used_cores, self.per_tick_s * ticks_per_s)
+            self.limit = active * self._usable / needed
 
 
 class StallLatch:
@@ -80,7 +93,9 @@ class StallLatch:
         self._since = 0.0
         self._believe_at = -inf
 
-    def update(self, now: float, owed: int, on_time: int, step_age_s: float, budget_s: float) -> None:
+    def update(
+        self, now: float, owed: int, on_time: int, step_age_s: float, budget_s: float
+    ) -> None:
         """An interval is over: ticks judged in it, those in time, and the age of the step under way."""
         if (owed and not on_time) or step_age_s > max(2 * budget_s, 1.0):
             if not self.is_set:

@@ -129,13 +129,21 @@ def _figures(rows: Sequence[Row], found: Sequence[str]) -> list[Figure]:
     peak = max(row.peak_over_capacity for row in own)
     figures = [
         Figure("runs", len(rows)),
-        Figure("missed, worst without a fault", round(100 * worst, 4), "%", "<= 0.1", worst <= MAX_MISS),
+        Figure(
+            "missed, worst without a fault", round(100 * worst, 4), "%", "<= 0.1", worst <= MAX_MISS
+        ),
         Figure("peak, worst", round(peak, 3), "x capacity", "<= 1", peak <= MAX_PEAK),
     ]
     for start, wanted in WANTED.items():
         least = min(r.admitted_over_capacity for r in own if r.start == start and not r.churns)
         figures.append(
-            Figure(f"admitted, least, {start}", round(least, 3), "x capacity", f">= {wanted}", least >= wanted)
+            Figure(
+                f"admitted, least, {start}",
+                round(least, 3),
+                "x capacity",
+                f">= {wanted}",
+                least >= wanted,
+            )
         )
     figures.append(Figure("bounds not held", len(found), "", "0", not found))
     return figures
@@ -154,7 +162,11 @@ def main(argv: Sequence[str]) -> int:
     work = list(jobs((A,), seeds, baselines=True))
     if options.full:
         work += jobs((B, C, D), HELD_OUT_SEEDS, baselines=False)
-        work += [job for job in jobs((B, C, D), HELD_OUT_SEEDS[:1], baselines=True) if job.controller in BASELINES]
+        work += [
+            job
+            for job in jobs((B, C, D), HELD_OUT_SEEDS[:1], baselines=True)
+            if job.controller in BASELINES
+        ]
     if options.scenario:
         work = [job for job in work if job.scenario.name in options.scenario]
     rows = run_all(work)

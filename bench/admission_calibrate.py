@@ -10,7 +10,7 @@ from admission.latency_window import Histogram
 from admission.learned import Learned
 from admission.port import Lease, Request
 from admission.settings import AdmissionSettings
-from bench.admission_plant import Plant
+from bench.admission_plant import HICCUP, Plant
 from bench.admission_sim import Caller, Floats, Simulation
 
 _SETTLE_S = 2.0
@@ -67,7 +67,7 @@ def _tick_s(plant: Plant, probe: StepProbe, rng: np.random.Generator) -> float:
         for step in range(call.steps)
     ]
     noise = np.exp(rng.normal(0, plant.noise, call.steps))
-    spikes = np.where(rng.random(call.steps) < plant.spike, rng.uniform(2, 5), 1.0)
+    spikes = np.where(rng.random(call.steps) < plant.spike, rng.uniform(*HICCUP), 1.0)
     return float((np.array(mean_s) * noise * spikes).sum())
 
 

@@ -6,9 +6,10 @@ and AIMD per window as TCP would have it.
 
 import numpy as np
 
-from admission.controller import Controller, Reading
+from admission.controller import Controller
 from admission.learned import Learned
 from admission.port import Lease, Rejection, Request
+from admission.resources import Reading
 from admission.settings import AdmissionSettings, SessionShape
 from bench.admission_plant import Plant
 from bench.admission_sim import Floats

@@ -6,6 +6,7 @@ from math import ceil
 from engine.sim_backend import SimCost
 
 BLOCK_TOKENS = 32
+HICCUP = (1.5, 3.0)  # × its usual time: a step that the noisy machine was interrupted in
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Plant:
     exponent: float = 1.0  # of the cost of reading the cache …
     pivot_windows: float = 1.0  # … which is the linear law's at this many windows
     noise: float = 0.05  # relative standard deviation of a step
-    spike: float = 0.0  # share of steps that take two to five times as long
+    spike: float = 0.0  # share of steps with a hiccup
     prefill_budget: int = 2048  # new tokens per step, as the planner has it
     preempt_s: float = 0.03  # added to each step while the pool is over-committed
     convexity: float = 1.25  # the exponent of its `convex` variant
@@ -65,12 +66,14 @@ class Plant:
 
     def noisy(self) -> "Plant":
         """The same machine with a noisy neighbour."""
-        return replace(self, name=f"{self.name}+noise", noise=0.15, spike=0.001)
+        return replace(self, name=f"{self.name}+noise", noise=0.15, spike=0.002)
 
     def convex(self) -> "Plant":
         """The same machine, where reading the cache costs more than in proportion."""
         pivot = 0.8 * self.pool_windows / 1.4
-        return replace(self, name=f"{self.name}+convex", pad=16, exponent=self.convexity, pivot_windows=pivot)
+        return replace(
+            self, name=f"{self.name}+convex", pad=16, exponent=self.convexity, pivot_windows=pivot
+        )
 
     def with_pool(self, windows: int) -> "Plant":
         """The same machine with less memory."""

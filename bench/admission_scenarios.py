@@ -5,7 +5,7 @@ come back, with the advice they got, until they are in: demand does not fade whi
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ COLD_S = 300.0  # from the moment demand crosses capacity to the reading, withou
 READY_S = 60.0  # … and with a calibration or a remembered state
 _TAIL_S = 20.0  # after the last reading
 CALL_S = 180.0  # mean length of a call where calls end
+_CHURN_S = 900.0
 _FOREVER = float("inf")
 _SLOW_TICK_S = 5.0  # × the plant's own tick: the other kind of session in the mix
 
@@ -32,7 +33,7 @@ class Case:
     crosses_at: float  # demand reaches capacity (or stops growing below it)
     demand: int  # sessions wanted at the readings, at least
     horizon_s: float
-    faults: Faults = Faults()
+    faults: Faults = field(default_factory=Faults)
     churns: bool = False  # judged by goodput
 
 
@@ -97,31 +98,19 @@ def _under(scenario: Scenario, plant: Plant, capacity: int, seed: int) -> Case:
 
 
 def _churn(scenario: Scenario, plant: Plant, capacity: int, seed: int) -> Case:
-    return _calls(scenario, plant, capacity, seed, OFFERED, CALL_S, 900.0)
-
-
-def _calls(
-    scenario: Scenario,
-    plant: Plant,
-    capacity: int,
-    seed: int,
-    offered: float,
-    mean_s: float,
-    horizon_s: float,
-) -> Case:
-    """A Poisson stream of calls of exponential length that would keep `offered` × capacity sessions busy."""
+    """A Poisson stream of calls of exponential length that would keep twice the capacity busy."""
     rng = np.random.default_rng(seed)
-    rate = offered * capacity / mean_s
-    gaps = rng.exponential(1 / rate, int(rate * horizon_s * 1.3) + 10)
+    rate = OFFERED * capacity / CALL_S
+    gaps = rng.exponential(1 / rate, int(rate * _CHURN_S * 1.3) + 10)
     when = np.cumsum(gaps)
-    lasts = rng.exponential(mean_s, len(when))
+    lasts = rng.exponential(CALL_S, len(when))
     callers = [
-        Caller(float(at), float(s)) for at, s in zip(when, lasts, strict=True) if at < horizon_s
+        Caller(float(at), float(s)) for at, s in zip(when, lasts, strict=True) if at < _CHURN_S
     ]
-    # With everybody let in, the fleet grows towards offered × capacity as 1 - exp(-t/mean).
-    crosses_at = -mean_s * float(np.log(1 - 1 / offered)) if offered > 1 else horizon_s / 2
+    # With everybody let in, the fleet grows towards twice the capacity as 1 - exp(-t/mean).
+    crosses_at = CALL_S * float(np.log(OFFERED / (OFFERED - 1)))
     return Case(
-        scenario.name, plant, capacity, callers, crosses_at, capacity, horizon_s, churns=True
+        scenario.name, plant, capacity, callers, crosses_at, capacity, _CHURN_S, churns=True
     )
 
 
@@ -143,7 +132,7 @@ def _recovery(scenario: Scenario, plant: Plant, capacity: int, seed: int) -> Cas
 def _with_faults(
     scenario: Scenario, plant: Plant, capacity: int, seed: int, faults: Faults
 ) -> Case:
-    """Half of twice the capacity at once, and calls that end now and then, so that the limit matters after the fault."""
+    """A ramp, in which every second call ends now and then, so that the limit matters after the fault."""
     rng = np.random.default_rng(seed)
     count = int(OFFERED * capacity)
     when = np.sort(rng.uniform(0, count / 8, count))

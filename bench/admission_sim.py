@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from admission.controller import Reading
 from admission.port import Lease, Rejection, Request
-from bench.admission_plant import Plant
+from admission.resources import Reading
+from bench.admission_plant import HICCUP, Plant
 
 Floats = npt.NDArray[np.float64]
 
@@ -323,7 +323,7 @@ class Simulation:
             plant, rng = self._plant, self._rng
             self._noise = np.exp(rng.normal(0, plant.noise, _NOISE_BLOCK))
             spikes = rng.random(_NOISE_BLOCK) < plant.spike
-            self._noise[spikes] *= rng.uniform(2, 5, int(spikes.sum()))
+            self._noise[spikes] *= rng.uniform(*HICCUP, int(spikes.sum()))
             self._next_noise = 0
         self._next_noise += 1
         return float(self._noise[self._next_noise - 1])

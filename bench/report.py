@@ -161,7 +161,7 @@ class Report:
 def parser(name: str, description: str) -> argparse.ArgumentParser:
     """A command line with the options every benchmark has."""
     command = argparse.ArgumentParser(prog=f"metronome bench {name}", description=description)
-    command.add_argument("--quick", action="store_true", help="fewer repetitions; under a minute")
+    command.add_argument("--quick", action="store_true", help="fewer repetitions; minutes at most")
     command.add_argument(
         "--json", type=Path, metavar="FILE", help="also write a JSON object to FILE"
     )

@@ -156,6 +156,8 @@ class ResidentContext:
             raise ContextTooLong(
                 f"The conversation has grown past {limit} tokens, and truncation is disabled."
             )
+        if excess:  # cut back to the window, not just to the limit, or the next answer would start over again
+            excess += max(0, limit - len(header) - self.limits.policy.window_tokens)
         tail = stream.part(excess)
         target = header + tail.tokens
         keep = _common_prefix(self.tokens, target)

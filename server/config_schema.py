@@ -198,7 +198,7 @@ class KvConfig(Section):
 
     policy: Literal["anchored", "recycle", "unbounded", "sliding"] = "anchored"
     window_tokens: int = between(1024, 16, 10_000_000)
-    slack_tokens: int = between(128, 1, 1_000_000)
+    slack_tokens: int = between(256, 1, 1_000_000)
     header_tokens: int = between(512, 1, 1_000_000)
 
     def pair_problems(self) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ starts its row from nothing; nothing of the one before can be reached.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,9 +90,14 @@ class Lockstep:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """No gradients; and on a CPU no torch.compile: moshi's few compiled functions cost 8 s per batch size there."""
-        eager = no_compile() if self._device.type == "cpu" else nullcontext()
-        with torch.no_grad(), eager:
+        """No gradients; and where the work is done.
+
+        On a CPU without torch.compile: moshi's few compiled functions cost 8 s per batch size there. On a GPU with its
+        card as the current one: a graph is captured on that one's stream, and on another's it would stay empty.
+        """
+        on_cpu = self._device.type == "cpu"
+        place = no_compile() if on_cpu else torch.cuda.device(self._device)
+        with torch.no_grad(), place:
             yield
 
     def _use(self, size: int) -> None:

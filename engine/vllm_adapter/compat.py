@@ -186,6 +186,20 @@ class VllmCore(ResidentKv):
         return self._core.model_executor.driver_worker.worker.model_runner
 
 
+# Of a GPU, enough to pass vLLM's check at the start that so much of it is free.
+_HARDLY_ANY = 0.01
+
+
+def _share_of_the_card(settings: VllmSettings) -> float:
+    """What vLLM may take of the device's memory.
+
+    With a pool of a given size the share decides nothing, and yet a GPU worker refuses to start unless it is free
+    (vllm/v1/worker/utils.py, request_memory, 0.32.0; the CPU worker does not ask): on a card that shows a desktop, or
+    beside another engine, a small pool would be refused for nothing.
+    """
+    return settings.gpu_memory_utilization if settings.kv_cache_gib == 0 else _HARDLY_ANY
+
+
 def _build(settings: VllmSettings) -> Any:
     """A synchronous EngineCore.
 
@@ -211,7 +225,7 @@ def _build(settings: VllmSettings) -> Any:
         num_gpu_blocks_override=None
         if settings.total_blocks is None
         else settings.total_blocks + 1,
-        gpu_memory_utilization=settings.gpu_memory_utilization,
+        gpu_memory_utilization=_share_of_the_card(settings),
         enforce_eager=settings.enforce_eager,
         enable_prefix_caching=settings.prefix_caching,
         load_format=settings.load_format,

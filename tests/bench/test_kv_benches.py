@@ -106,34 +106,45 @@ def test_unbounded_calls_grow_until_they_fail() -> None:
 # -- figures ---------------------------------------------------------------------------------------
 
 
-def _life(growth: float, *, shift_s: float = 0.0) -> list[TickCost]:
-    """A thousand ticks, 20 tokens each, that start at 10 ms and end `growth` times as long."""
+def _ticks(wall_s: float, *, count: int = 1000, shift_s: float = 0.0) -> list[TickCost]:
+    """Equal ticks, 20 tokens each, with a drop in every tenth."""
     return [
         TickCost(
             20 * n,
-            0.01 * (1 + (growth - 1) * n / 999),
+            wall_s,
             0.01,
             0.01,
             shift_s,
             64 if n % 10 == 0 else 0,
             8 * min(40, n + 1),
         )
-        for n in range(1000)
+        for n in range(count)
     ]
 
 
-def test_drift_says_what_grew() -> None:
-    """The names that scripts read are there; only the anchored policy has targets."""
-    costs: dict[PolicyName, list[TickCost]] = {policy: _life(1.0) for policy in drift.POLICIES}
-    costs["unbounded"] = _life(5.0)
-    costs["anchored"] = _life(1.0, shift_s=0.0004)
+def test_drift_compares_generations_that_lived_at_the_same_time() -> None:
+    """The names that scripts read are there; a machine that slowed down for both is no growth."""
+    slow = drift.Ticks(_ticks(0.01)[:900] + _ticks(0.03)[900:], _ticks(0.03, count=200))
+    grown = drift.Ticks(_ticks(0.09), _ticks(0.03, count=200))
+    moved = drift.Ticks(_ticks(0.03, shift_s=0.0004), _ticks(0.03, count=200))
+    costs: dict[PolicyName, drift.Ticks] = {
+        "unbounded": grown, "sliding": slow, "anchored": moved, "recycle": slow,
+    }  # fmt: skip
     found = by_name(drift.figures(costs))
     assert found["anchored_p50_last_over_first"].value == 1.0
     assert found["anchored_p50_last_over_first"].met
-    assert float(found["unbounded_p50_last_over_first"].value) > 3
+    assert found["sliding_p50_last_over_first"].value == 1.0
+    assert found["unbounded_p50_last_over_first"].value == 3.0
+    assert found["unbounded over anchored: tick p50, last tenth"].value == 3.0
     assert found["shift_share_of_tick"].value == 0.04
     assert found["shift_share_of_tick"].met
     assert found["anchored: blocks per session, at most"].target == "<= 44"
+
+
+def test_the_second_generation_ends_with_its_first_full_tenth() -> None:
+    """1,280 tokens fill a window in 42 ticks of 30: within the fourth tenth of 130 ticks, the first of 660."""
+    assert drift.young_life(130) == 65
+    assert drift.young_life(660) == 132
 
 
 def test_endless_compares_with_a_young_call() -> None:

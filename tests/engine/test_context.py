@@ -86,6 +86,21 @@ def test_an_unbounded_context_says_when_it_is_full() -> None:
         context.reconcile(segments([1, 2], [list(range(10, 205))]), room=8)
 
 
+def test_starting_over_leaves_the_slack_free() -> None:
+    """Without drops a full window is prefilled again, once per slack and not at every answer."""
+    context = ResidentContext(limits(can_drop=False, name="recycle"))
+    messages: list[list[int]] = []
+    started_over = 0
+    for turn in range(30):
+        messages.append([20 + turn % 7] * 3)
+        plan = context.reconcile(segments([1, 2, 3, 4, 5], messages), room=4)
+        started_over += plan.keep_tokens <= 5
+        apply(context, plan)
+        context.sampled([50, 9])
+        messages.append([*CUE, 50, 9])
+    assert 3 <= started_over <= 14
+
+
 def test_the_window_is_found_again_without_the_messages_before_it() -> None:
     """A call of any length: only the newest messages are handed in, and the window still continues."""
     context = ResidentContext(limits())

@@ -191,25 +191,39 @@ def test_three_calls_of_forty_ticks_are_each_as_if_alone(plant: Plant) -> None:
     assert len({tuple(talk.answers) for talk in together}) == 3
 
 
-def test_short_audio_is_encoded_as_if_it_were_padded(plant: Plant) -> None:
-    """Qwen2-Audio's stock encoder takes 30 s only; ours gives the same for what there is, alone and beside others."""
+def short_and_padded(plant: Plant) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Embeddings of items of two lengths: ours, encoded together, and the stock encoder's, one by one."""
     model, audio = plant.backend._core.model, plant.audio
-    if type(model).__name__ != ARCHITECTURE:
-        pytest.skip("only Qwen2-Audio pads")
+    device = next(model.parameters()).device
     chunks = [second(audio, 0), second(audio, 1), second(audio, 2, frames=37)]
     items = [chunk.features[0].tensors for chunk in chunks]
-    tensors = [{name: torch.from_numpy(v[0]) for name, v in item.items()} for item in items]
+    tensors = [
+        {name: torch.from_numpy(v[0]).to(device) for name, v in item.items()} for item in items
+    ]
     names = tuple(tensors[0])
-    ours = model.embed_multimodal(**{name: [item[name] for item in tensors] for name in names})
-    for item, mine in zip(tensors, ours, strict=True):
-        features, mask = (item[name] for name in names)
-        padded = features[:, -1:].expand(-1, 3000).clone()  # silence
-        padded[:, : features.shape[1]] = features
-        whole = torch.zeros(3000, dtype=mask.dtype)
-        whole[: len(mask)] = mask
-        (stock,) = type(model).embed_multimodal(
-            model, input_features=padded[None], feature_attention_mask=whole[None]
-        )
+    pairs = []
+    with torch.inference_mode():
+        ours = model.embed_multimodal(**{name: [item[name] for item in tensors] for name in names})
+        for item, mine in zip(tensors, ours, strict=True):
+            features, mask = (item[name] for name in names)
+            padded = features[:, -1:].expand(-1, 3000).clone()  # silence
+            padded[:, : features.shape[1]] = features
+            whole = torch.zeros(3000, dtype=mask.dtype, device=device)
+            whole[: len(mask)] = mask
+            (stock,) = type(model).embed_multimodal(
+                model,
+                input_features=padded[None].to(next(model.parameters()).dtype),
+                feature_attention_mask=whole[None],
+            )
+            pairs.append((mine, stock))
+    return pairs
+
+
+def test_short_audio_is_encoded_as_if_it_were_padded(plant: Plant) -> None:
+    """Qwen2-Audio's stock encoder takes 30 s only; ours gives the same for what there is, alone and beside others."""
+    if type(plant.backend._core.model).__name__ != ARCHITECTURE:
+        pytest.skip("only Qwen2-Audio pads")
+    for mine, stock in short_and_padded(plant):
         assert mine.shape == stock.shape
         torch.testing.assert_close(mine, stock, rtol=1e-4, atol=1e-4)
 

@@ -61,7 +61,7 @@ def test_a_barge_in_while_a_drop_is_due(driver: BackendDriver, keep: int) -> Non
 
 
 def test_a_drop_while_the_session_still_decodes_is_passed_over(driver: BackendDriver) -> None:
-    """Its KV is in use; the drop is due again at the next append."""
+    """Its KV is in use. (The engine holds drops back until the append is complete; this is the second lock.)"""
     expected = driver.decode("fresh", LONG, 6)
     driver.step(driver.append("a", LONG, 6))
     chunks = driver.run(drops=(DUE,))

@@ -87,6 +87,15 @@ def test_two_sessions_see_themselves_only(eyes: Eyes, together: bool) -> None:
     assert eyes.seen == {"a": {*A[:4], *A[9:]}, "b": {*HEADER, *B[9:]}}
 
 
+def test_a_rewind_inside_a_shared_block_stays_private(eyes: Eyes) -> None:
+    """Two sessions hold the same blocks; what one writes over its part is not seen by the other."""
+    for name in ("a", "b"):
+        eyes.run(eyes.tell(name, HEADER + A * 6))
+    eyes.run(eyes.tell("a", B * 4, keep_tokens=BLOCK + 5))
+    eyes.run(eyes.tell("b", C[:1]))
+    assert eyes.seen == {"a": {*HEADER, *A[:5], *B}, "b": {*HEADER, *A, C[0]}}
+
+
 def test_what_others_left_in_the_pool_is_never_seen(eyes: Eyes) -> None:
     """Blocks that were full of another's tokens are given out again."""
     everything = [*range(1, CANARIES)]

@@ -1,4 +1,4 @@
-"""On a GPU, where every batch size has captured graphs. The model is tiny and random."""
+"""Moshi's slots on a GPU, where every batch size has captured graphs. The model is tiny and random."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ import torch
 from moshi_adapter.streams import Heard, assert_same, noise, tick, tiny
 
 pytestmark = [
-    pytest.mark.models,
     pytest.mark.gpu,
+    pytest.mark.models,
     pytest.mark.slow,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("default"),
 ]
 
 
@@ -47,3 +47,15 @@ def test_every_batch_size_runs() -> None:
         heard.take(chunks["me"])
     assert len(heard.sound) == 31
     assert np.abs(heard.samples).max() > 100
+
+
+def test_another_card_than_the_first() -> None:
+    """Graphs are captured on the card that the model is on: a replay of none would give the same frame for ever."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    first, second = tiny(1, device="cuda:0"), tiny(1, device="cuda:1")
+    here, there = Heard(), Heard()
+    for pcm in noise(4, 20):
+        here.take(tick(first, {"me": pcm})["me"])
+        there.take(tick(second, {"me": pcm})["me"])
+    assert_same(there, here)

@@ -1,0 +1,75 @@
+"""What the controller believes about today's fleet at full age: cost model, tail and projection in one place. Pure."""
+
+from math import inf
+
+from admission import projection
+from admission.cost_model import CostModel
+from admission.fleet import Fleet
+from admission.latency_window import Histogram
+from admission.projection import Demand
+from admission.tail import TailRatio
+
+
+class Outlook:
+    """Learns in `learn`, is brought up to date by `refresh`, and answers `load` in O(1)."""
+
+    def __init__(self, cost: CostModel, tail: TailRatio, target_share: float) -> None:
+        self.cost = cost
+        self.tail = tail
+        self.capacity = (
+            inf  # ordinary sessions of today's mix that would fit; no model yet: no bound
+        )
+        self.doubt = 0.0  # share added to every projected load
+        self._target_share = target_share
+        self._coefficients = cost.coefficients()
+        self._longest: dict[float, float] = {}  # d* by urgency, since the last refresh
+
+    def load(self, demand: Demand) -> float:
+        """What this fleet asks for at full age, as a share of what fits: above 1 ticks would be late."""
+        if demand.rate <= 0:
+            return 0.0
+        c = self._coefficients
+        usual = projection.load(c, self._longest_step(demand.urgency), demand.rate, demand.tokens)
+        crowded = projection.load(
+            c, projection.crowded_step(demand.pace), demand.rate, demand.tokens
+        )
+        return max(usual, crowded) * (1 + self.doubt)
+
+    def learn(self, ticks: Histogram, demand: Demand, fill: float) -> None:
+        """An interval's ticks of a fleet whose windows were filled to this share."""
+        if self.cost.regime_s > 0:  # the engine is slower than it was: that is no tail
+            self.tail.forget_recent()
+        elif self.cost.ready:
+            c = self._coefficients
+            step_s = projection.step_now(c, demand.rate, demand.tokens * fill, 1 / demand.urgency)
+            self.tail.observe(ticks, demand.urgency * step_s)
+
+    def refresh(self, fleet: Fleet) -> None:
+        """After learning: the bounds until the next time."""
+        self._coefficients = self.cost.coefficients()
+        self._longest.clear()
+        if not self.cost.ready:
+            self.capacity = inf
+            return
+        demand = fleet.demand if fleet.active else fleet.with_one(fleet.ordinary)
+        self.doubt = 0.0
+        times = self._times_to_full(demand)
+        held = times * self._longest_step(demand.urgency)
+        self.doubt = self.cost.doubt(held * demand.rate, held * demand.tokens)
+        self.capacity = self._times_to_full(demand) * demand.rate / fleet.ordinary.rate
+
+    def _times_to_full(self, demand: Demand) -> float:
+        """How many fleets like this one would fit, by the usual step and by the crowded one."""
+        more = 1 + self.doubt
+        c = self._coefficients
+        doubted = c[0] * more, c[1] * more, c[2] * more, c[3] * more
+        steps = self._longest_step(demand.urgency), projection.crowded_step(demand.pace)
+        return min(projection.scale_to_full(doubted, s, demand.rate, demand.tokens) for s in steps)
+
+    def _longest_step(self, urgency: float) -> float:
+        """d*: the mean step at which the slowest tick in a thousand reaches its target."""
+        step_s = self._longest.get(urgency)
+        if step_s is None:
+            step_s = self._target_share / (urgency * (1 + self.tail.careful))
+            self._longest[urgency] = step_s
+        return step_s
