@@ -84,7 +84,7 @@ class Plant:
         return replace(self, name=f"{self.name}+mixed", calls=(self.calls[0], other))
 
 
-# The one plant that the controller was tuned on: the shape of the reference prototype.
+# The one plant that the controller was tuned on: a shape like that of a simulated GPU server.
 A = Plant(
     "A",
     SimCost(fixed_s=0.004, session_s=2e-5, token_s=4e-6, resident_s=2e-8),

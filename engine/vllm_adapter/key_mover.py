@@ -24,7 +24,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 # of itself (the layers below round differently at each position) …
 _OFF = 0.1
 # … and this share of the dimensions by more.
-_TOO_FAR = 1.05
+_TOO_FAR = 0.05
 
 
 class CannotShift(ValueError):

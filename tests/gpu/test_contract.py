@@ -3,36 +3,23 @@
 from collections.abc import Iterator
 
 import pytest
-from contract.test_backend_contract import (
-    MAX_CONTEXT,
-    TestAppend,
-    TestClose,
-    TestDrop,
-    TestIsolation,
-    TestLifecycle,
-    TestRefusal,
-    TestRewind,
-    TestStop,
-    driver,
-)
+from contract import test_backend_contract as contract
 from gpu.successor import write_successor
 
 from engine.backend import Backend
 from engine.vllm_adapter.backend import VllmBackend
 from engine.vllm_adapter.settings import VllmSettings
 
-# Imported to be run here, on the fixture below.
-__all__ = [
-    "TestAppend",
-    "TestClose",
-    "TestDrop",
-    "TestIsolation",
-    "TestLifecycle",
-    "TestRefusal",
-    "TestRewind",
-    "TestStop",
-    "driver",
-]
+# To be run here, on the fixture below, in this order: the last one shuts it down.
+TestAppend = contract.TestAppend
+TestIsolation = contract.TestIsolation
+TestStop = contract.TestStop
+TestRewind = contract.TestRewind
+TestDrop = contract.TestDrop
+TestClose = contract.TestClose
+TestRefusal = contract.TestRefusal
+TestLifecycle = contract.TestLifecycle
+driver = contract.driver
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,7 +45,7 @@ def backend(
         VllmSettings(
             str(write_successor(tmp_path_factory.mktemp("model"))),
             dtype,
-            max_model_len=MAX_CONTEXT,
+            max_model_len=contract.MAX_CONTEXT,
             max_num_seqs=8,
             total_blocks=128,
             kv_cache_gib=0.4,

@@ -13,7 +13,7 @@ Message = MutableMapping[str, Any]
 
 
 class FakeSocket:
-    """Both sides: `receive`, `send` and a `server.websocket.DirectSocket` for the application, the rest for the test."""
+    """Both sides: `receive`, `send` and a `DirectSocket` for the application, the rest for the test."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []  # sent by the application, decoded

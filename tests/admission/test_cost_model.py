@@ -1,0 +1,126 @@
+"""What a step costs, learned."""
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from admission.cost_model import CostModel, StepSample
+
+PLATEAU = 6000
+BUDGET_S = 0.03
+
+
+def _law(sessions: float, tokens: float) -> float:
+    return 0.004 + 3e-5 * sessions + 2e-8 * tokens
+
+
+def _serve(
+    model: CostModel,
+    law: Callable[[float, float], float],
+    loads: list[tuple[int, float]],
+    seed: int = 0,
+    noise: float = 0.05,
+) -> None:
+    """One interval per load: (sessions in a step, tokens each holds)."""
+    rng = np.random.default_rng(seed)
+    for sessions, each in loads:
+        for _ in range(30):
+            n = max(1, int(sessions * rng.uniform(0.8, 1.2)))
+            seconds = law(n, n * each) * float(np.exp(rng.normal(0, noise)))
+            model.add(StepSample(n, seconds, n * each))
+        model.fit((2 * sessions, 2 * sessions * each), 0.5)
+
+
+def _predicted(model: CostModel, sessions: float, tokens: float) -> float:
+    c = model.coefficients()
+    return c[0] + c[1] * sessions + c[2] * tokens + c[3] * tokens**1.35
+
+
+GROWING = [(n, each) for n in (4, 8, 16, 30, 50) for each in (500, 2000, 4000, 6000)]
+
+
+def test_it_learns_the_law_it_is_shown() -> None:
+    """Within three percent, also twice beyond the largest load seen."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    _serve(model, _law, GROWING)
+    assert model.ready
+    for sessions in (5, 40, 100):
+        tokens = sessions * PLATEAU
+        assert _predicted(model, sessions, tokens) == pytest.approx(
+            _law(sessions, tokens), rel=0.03
+        )
+
+
+def test_young_sessions_leave_doubt_about_old_ones() -> None:
+    """Nothing but fresh contexts: the error bar at full age is large; with old ones it is small."""
+    young, old = CostModel(BUDGET_S, PLATEAU), CostModel(BUDGET_S, PLATEAU)
+    _serve(young, _law, [(8, 100.0)] * 6)
+    _serve(old, _law, GROWING)
+    assert young.doubt(100, 100 * PLATEAU) > 10 * old.doubt(100, 100 * PLATEAU)
+
+
+def test_a_slowdown_moves_the_gain_and_not_the_shape() -> None:
+    """The fleet is the same and every step takes 1.6 times as long: the shape waits for it to pass."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    _serve(model, _law, GROWING)
+    _serve(model, _law, [(50, 6000.0)] * 8)
+    shape = model.theta.copy()
+    _serve(model, lambda n, kv: 1.6 * _law(n, kv), [(50, 6000.0)] * 20)
+    assert model.gain == pytest.approx(1.6, rel=0.05)
+    assert model.regime_s > 0
+    frozen = [model.theta[0], model.theta[2]]
+    assert frozen == pytest.approx([shape[0], shape[2]], rel=0.25)
+    _serve(model, _law, [(50, 6000.0)] * 10)
+    assert _predicted(model, 50, 50 * PLATEAU) == pytest.approx(_law(50, 50 * PLATEAU), rel=0.05)
+    assert model.regime_s == 0
+
+
+def test_a_slowdown_that_stays_is_absorbed() -> None:
+    """After a minute it is the new truth."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    _serve(model, _law, GROWING)
+    _serve(model, lambda n, kv: 1.6 * _law(n, kv), [(50, 6000.0)] * 150)
+    assert model.regime_s == 0
+    assert model.gain == pytest.approx(1, rel=0.1)
+    assert _predicted(model, 50, 3e5) == pytest.approx(1.6 * _law(50, 3e5), rel=0.05)
+
+
+def test_it_is_remembered() -> None:
+    """Through JSON, and then it takes a handful of contrary samples without being swayed."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    _serve(model, _law, GROWING)
+    restored = CostModel(BUDGET_S, PLATEAU)
+    restored.restore(json.loads(json.dumps(model.export())))
+    assert restored.calibrated
+    assert restored.ready
+    _serve(restored, _law, [(4, 100.0)] * 3)
+    assert _predicted(restored, 80, 80 * PLATEAU) == pytest.approx(_law(80, 80 * PLATEAU), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"theta": [1.0]}, {"theta": [float("nan")] * 4}, {"precision": [[1.0]]}]
+)
+def test_a_damaged_memory_is_refused(damage: dict[str, object]) -> None:
+    """By ValueError; the model stays as it was."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    state = model.export() | damage
+    before = model.theta.copy()
+    with pytest.raises(ValueError, match="remembered"):
+        model.restore(state)
+    assert (model.theta == before).all()
+
+
+def test_curvature_is_not_forgotten() -> None:
+    """Hours at one load leave the shape at other loads as it was learned there."""
+    model = CostModel(BUDGET_S, PLATEAU)
+
+    def convex(n: float, kv: float) -> float:
+        return 0.004 + 3e-5 * n + 0.018 * (kv / 9e5) ** 1.25
+
+    _serve(model, convex, [*GROWING, (90, 6000.0), (140, 6000.0)])
+    _serve(model, convex, [(60, 6000.0)] * 200)
+    assert _predicted(model, 140, 140 * PLATEAU) == pytest.approx(
+        convex(140, 140 * PLATEAU), rel=0.03
+    )

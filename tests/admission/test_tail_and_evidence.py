@@ -1,0 +1,112 @@
+"""How far the slowest ticks lie above an even one, and how far what was served reaches."""
+
+import math
+
+import numpy as np
+import pytest
+
+from admission.evidence import Departures, Evidence
+from admission.latency_window import Histogram
+from admission.settings import Temper
+from admission.tail import TailRatio
+
+TEMPER = Temper()
+
+
+def _ticks(even: float, excess: float, rng: np.random.Generator, count: int = 500) -> Histogram:
+    """Uniform from even to even·(1 + excess)."""
+    histogram = Histogram()
+    for share in even * (1 + excess * rng.random(count)):
+        histogram.add(float(share), missed=share > 1)
+    return histogram
+
+
+def test_the_tail_is_learned() -> None:
+    """Its margin included, it lies just above the slowest tick of a thousand."""
+    tail, rng = TailRatio(), np.random.default_rng(0)
+    for _ in range(400):
+        tail.observe(_ticks(0.5, 0.4, rng), 0.5)
+    assert 0.38 < tail.careful < 0.8
+
+
+def test_few_ticks_do_not_overrule_many() -> None:
+    """A quiet half minute does not make a machine steady that was noisy for an hour."""
+    tail, rng = TailRatio(), np.random.default_rng(0)
+    for _ in range(400):
+        tail.observe(_ticks(0.5, 0.8, rng), 0.5)
+    noisy = tail.value
+    for _ in range(30):
+        tail.observe(_ticks(0.66, 0.05, rng), 0.66)
+    assert tail.value == pytest.approx(noisy, rel=0.15)
+
+
+def test_a_collapse_is_no_tail() -> None:
+    """An interval in which most ticks were missed says nothing about chance."""
+    tail, rng = TailRatio(), np.random.default_rng(0)
+    before = tail.value
+    for _ in range(20):
+        tail.observe(_ticks(0.95, 2.0, rng), 0.95)
+    assert tail.value == before
+
+
+def test_what_a_fault_spoilt_is_forgotten() -> None:
+    """Ticks are believed three seconds late, and not at all if a fault came to light meanwhile."""
+    tail, rng = TailRatio(), np.random.default_rng(0)
+    for _ in range(200):
+        tail.observe(_ticks(0.4, 0.2, rng), 0.4)
+    before = tail.value
+    for _ in range(6):
+        tail.observe(_ticks(0.4, 2.0, rng), 0.4)
+    tail.forget_recent()
+    for _ in range(6):
+        tail.observe(_ticks(0.4, 0.2, rng), 0.4)
+    assert tail.value == before
+
+
+def test_a_fresh_fleet_proves_little() -> None:
+    """A hundred sessions at a tenth of their windows are evidence for ten."""
+    evidence = Evidence()
+    evidence.saw(100, 0.1)
+    assert evidence.served == 10
+    assert evidence.bound(200, 1.0, 0.05, TEMPER) == TEMPER.trust * 200
+
+
+def test_near_the_top_only_what_is_served_now_lets_it_creep() -> None:
+    """A remembered fleet is reached again at once; beyond it only from a fleet that has aged."""
+    evidence = Evidence(served=180)
+    evidence.saw(180, 0.2)
+    assert evidence.bound(200, 1.0, 0.05, TEMPER) == 180
+    evidence.saw(180, 1.0)
+    assert evidence.bound(200, 1.0, 0.05, TEMPER) == pytest.approx(180 * 1.05)
+    assert evidence.bound(200, 1.0, 0.15, TEMPER) == pytest.approx(180 * (1 + 0.05 / 3))
+
+
+def test_congestion_refutes_evidence() -> None:
+    """The load under which ticks were late is not evidence for itself."""
+    evidence = Evidence(served=200)
+    evidence.saw(150, 1.0)
+    evidence.refuted()
+    assert evidence.served == pytest.approx(147)
+    evidence.refuted()
+    assert evidence.served == pytest.approx(147)
+
+
+def test_nobody_leaves_until_somebody_has() -> None:
+    """Without departures every window fills."""
+    departures = Departures(fill_s=48)
+    departures.watch(100, 60)
+    assert departures.settled_fill == 1
+
+
+def test_the_settled_fill_follows_the_departures_observed() -> None:
+    """It is the mean of min(1, age/fill) over the ages of a steady fleet."""
+    departures, rng = Departures(fill_s=48), np.random.default_rng(0)
+    mean_s, fleet = 60.0, 120
+    for _ in range(2000):
+        departures.watch(fleet, 0.5)
+        for _ in range(rng.poisson(fleet * 0.5 / mean_s)):
+            departures.left()
+    ages = rng.exponential(mean_s, 200_000)
+    assert departures.hazard == pytest.approx(1 / mean_s, rel=0.05)
+    assert departures.settled_fill == pytest.approx(np.minimum(1, ages / 48).mean(), rel=0.03)
+    assert math.isfinite(departures.settled_fill)
