@@ -32,7 +32,7 @@ lint: setup ## Formatting, lint, types and import contracts
 	@$(bin)/ruff check .
 	@$(bin)/mypy
 	@$(bin)/lint-imports
-	@$(bin)/shellcheck scripts/*.sh .ci/run
+	@$(bin)/shellcheck scripts/*.sh bench/*.sh .ci/run
 	@$(bin)/hadolint Dockerfile
 
 .PHONY: check

@@ -24,6 +24,7 @@ _CONFIRM_S = 40.0  # rare hiccups of the engine are seen in nothing shorter, …
 _MAX_CONFIRM_S = 120.0
 _QUIET = 0.05  # … and this is for steps that vary by so much; for others in proportion
 _HOPELESS = 0.2  # of the ticks missed: far beyond what can be served
+_SHORTLY = 0.9  # of a load that was held only for moments counts as evidence
 _SOUND_SHARE = 0.92  # of the budget: where the slowest tick in a thousand is of a load that holds
 
 
@@ -54,14 +55,16 @@ class Calibration:
         sizes = [1]
         while sizes[-1] < most:
             sizes.append(min(most, max(sizes[-1] + 1, sizes[-1] * 3 // 2)))
+        # All young ones first: contexts only ever grow from one probe to the next.
         self._steps = [
             StepProbe(n, tokens)
-            for n in sizes
             for tokens in sorted({min(header_tokens, plateau), plateau})
+            for n in sizes
         ]
         self._too_long: dict[int, int] = {}  # tokens → sessions whose step no tick could stand
         self._soaks = 0
         self._failed = inf  # what is left to try after soaks that were not in time
+        self._aligned = 0  # sessions at full window whose common tick was in time
         self.served = 0  # sessions of the largest soak in time
         self._confirmed = 0  # … and of the largest long one
 
@@ -95,9 +98,11 @@ class Calibration:
         for seconds in tick_s:
             controller.observe_step(probe.sessions, seconds / steps, probe.sessions, tokens)
         controller.outlook.cost.fit((probe.sessions, tokens), 0.0, weight=_WEIGHT)
-        middle = sorted(tick_s)[len(tick_s) // 2]
-        if middle > self._settings.shape.budget_s:
+        middle, budget_s = sorted(tick_s)[len(tick_s) // 2], self._settings.shape.budget_s
+        if middle > budget_s:
             self._too_long[probe.tokens] = probe.sessions
+        elif probe.tokens == self._settings.shape.plateau_tokens:
+            self._aligned = max(self._aligned, probe.sessions)
 
     def soaked(self, probe: SoakProbe, ticks: Histogram, steps: Sequence[StepSample]) -> None:
         """The ticks of a soak and its steps."""
@@ -123,10 +128,11 @@ class Calibration:
         controller.plan()
 
     def result(self, key: str, join_s: float) -> Learned:
-        """What the controller may start from."""
+        """What the controller may start from, also if time ran out before `next` had no more to ask."""
         controller = self._controller
+        held = self._confirmed or _SHORTLY * (self.served or self._aligned)
         # However long a soak is, the hiccups it did not see are rarer: a noisy machine is trusted less.
-        most = (self._confirmed or 0.9 * self.served) * (1 - 0.5 * controller.outlook.cost.noise)
+        most = held * (1 - 0.5 * controller.outlook.cost.noise)
         limit = min(controller.outlook.capacity, most, self._settings.max_sessions)
         return Learned(
             key,

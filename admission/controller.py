@@ -50,15 +50,17 @@ class Controller:
         self.stall = StallLatch(temper.stall_hold_s)
         self.join_s = 0.03 * shape.tick_s  # engine time of a new session's header, until measured
         cost = CostModel(1 / self.fleet.ordinary.urgency, shape.plateau_tokens)
-        tail, start = TailRatio(), 2 * temper.min_limit
+        tail = TailRatio()
+        # Where ticks are not made of steps nothing is learned by starting small.
+        start = 2 * temper.min_limit if settings.paced else settings.max_sessions
         if learned is not None:
             cost.restore(learned.cost)
             tail = TailRatio(learned.tail, learned.heaviest)
-            self.evidence.served, start = learned.served, learned.limit
+            self.evidence.served, start = learned.served, max(start, learned.limit)
             self.join_s = learned.join_s
         self.outlook = Outlook(cost, tail, temper.target_share)
         self.aimd = AimdLimit(temper, start, settings.max_sessions)
-        self.joins = JoinTokens(temper.min_limit)
+        self.joins = JoinTokens(temper.min_limit if settings.paced else settings.max_sessions)
         self.probation = Probation(max(temper.probation_s, 5 * shape.tick_s))
         self.retry = RetryAdvice()
         self.shown = inf  # sessions that there is evidence for
@@ -104,6 +106,11 @@ class Controller:
         """Refuse everyone from now on. The first reason stands."""
         if self._closed is None:
             self._closed = reason
+
+    def reopen(self, reason: Reason) -> None:
+        """Let people in again, if it was closed for `reason`; closed for another it stays closed."""
+        if self._closed == reason:
+            self._closed = None
 
     @property
     def active(self) -> int:
@@ -164,18 +171,24 @@ class Controller:
         ):
             if units > limit + _ROUNDING:
                 return Obstacle("capacity", bound, units, limit)
-        if self.settings.age_terms and self.outlook.cost.ready:
+        if self._is_modelled:
             load = self.outlook.load(fleet.with_one(kind, spared))
             if load > 1:
                 return Obstacle("capacity", "model", load, 1)
         return None
 
+    @property
+    def _is_modelled(self) -> bool:
+        """True if the cost model may refuse anybody."""
+        settings, cost = self.settings, self.outlook.cost
+        return settings.age_terms and (cost.ready if settings.paced else cost.calibrated)
+
     def _pacing(self, now: float) -> Obstacle | None:
         tokens = self.joins.available(now)
         if tokens < 1:
             return Obstacle("join_rate", "join_rate", 1, tokens)
-        if self.outlook.cost.calibrated:
-            return None  # what a join will cost is known
+        if self.outlook.cost.calibrated or not self.settings.paced:
+            return None  # what a join will cost is known, or next to nothing
         young = self.probation.count(now)
         allowed = max(self.settings.temper.min_limit, 0.25 * (self.fleet.active - young))
         if young + 1 > allowed:
@@ -246,17 +259,18 @@ class Controller:
         fill = min(1.0, reading.resident_tokens / fleet.plateau_tokens)
         if now - self.aimd.decreased_at > temper.doubt_s:
             self.evidence.saw(fleet.units, fill)
-        self.outlook.learn(window.last, fleet.demand, fill)
+        if self.settings.paced:
+            self.outlook.learn(window.last, fleet.demand, fill)
 
     def plan(self) -> None:
         """The bounds until the next control."""
         temper, outlook = self.settings.temper, self.outlook
         self.joins.rate = temper.join_share / max(1e-4, self.join_s)
-        if not self.settings.age_terms:
+        self.shown = inf
+        if not self._is_modelled:
             return
         outlook.refresh(self.fleet)
-        self.shown = inf
-        if outlook.cost.ready:
+        if self.settings.paced:
             fill = self.departures.settled_fill
             self.shown = self.evidence.bound(outlook.capacity, fill, outlook.cost.noise, temper)
 

@@ -29,19 +29,15 @@ def bounds(controller: Controller) -> list[Bound]:
     settings, fleet, outlook = controller.settings, controller.fleet, controller.outlook
     pool = controller.pool
     counts_kv = settings.kv_terms and pool.usable_blocks and fleet.blocks_of(fleet.ordinary)
-    found = [
-        Bound("model", "sessions", fleet.units, outlook.capacity if settings.age_terms else inf),
-        Bound("evidence", "sessions", fleet.units, controller.shown),
-        Bound("aimd", "sessions", fleet.units, controller.aimd.value),
-        Bound("kv", "blocks", pool.promised_blocks, pool.usable_blocks if counts_kv else inf),
-        Bound("ingest", "sessions", fleet.units, controller.ingest.limit),
+    p99 = min(controller.window.recent.quantile(0.99), 10.0)
+    found = [  # in the order in which the door asks, so that of two that are full the first binds
         Bound("places", "sessions", fleet.active, settings.max_sessions),
-        Bound(
-            "latency",
-            "budget",
-            min(controller.window.recent.quantile(0.99), 10.0),
-            settings.temper.hold_share,
-        ),
+        Bound("kv", "blocks", pool.promised_blocks, pool.usable_blocks if counts_kv else inf),
+        Bound("latency", "budget", p99, settings.temper.hold_share),
+        Bound("aimd", "sessions", fleet.units, controller.aimd.value),
+        Bound("evidence", "sessions", fleet.units, controller.shown),
+        Bound("ingest", "sessions", fleet.units, controller.ingest.limit),
+        Bound("model", "sessions", fleet.units, outlook.capacity),
     ]
     if settings.kv_terms and not settings.bounded:
         horizon_s = settings.temper.wall_horizon_s

@@ -15,7 +15,7 @@ class Reading:
     resident_tokens: float = 0.0  # in all contexts
     held_blocks: float = 0.0
     step_age_s: float = 0.0  # of the step under way
-    cpu_s: float = 0.0  # CPU time since the last reading, the engine's own thread left out
+    cpu_s: float = 0.0  # CPU time of all threads since the last reading
 
 
 class KvPool:
@@ -53,7 +53,7 @@ class KvPool:
 
 
 class IngestLoad:
-    """CPU that hearing and speaking take, per tick served, against the cores there are."""
+    """CPU that hearing, speaking and carrying take, per tick served, against the cores there are."""
 
     def __init__(self, cores: float, share: float) -> None:
         self._usable = cores * share
@@ -63,7 +63,7 @@ class IngestLoad:
         self.limit = inf  # sessions that the cores carry
 
     def observe(self, cpu_s: float, ticks: int, interval_s: float) -> None:
-        """What an interval took beside the engine's own thread."""
+        """What an interval took."""
         self._looks.append((interval_s, cpu_s, ticks))
         seconds, cpu, served = (sum(column) for column in zip(*self._looks, strict=True))
         self.used_cores = cpu / seconds

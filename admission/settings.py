@@ -60,7 +60,7 @@ class Temper:
     join_share: float = 0.10  # share of the engine's time that headers of new sessions may take
     probation_s: float = 1.0  # a session is young for this long
     stall_hold_s: float = 5.0  # after a stall: how long what is measured is not believed
-    cpu_share: float = 0.85  # of the cores, for everything that is not the engine
+    cpu_share: float = 0.95  # of the cores that this process may use
     wall_horizon_s: float = 600.0  # a pool that would be full sooner than this admits nobody
 
 
@@ -75,6 +75,9 @@ class AdmissionSettings:
     cores: float = 0.0  # CPUs for ingest; 0: not counted
     quotas: Quotas = field(default_factory=Quotas)
     temper: Temper = field(default_factory=Temper)
+    # True: a tick is made of engine steps (frame-locked models), so its latency follows from theirs. False (turn-based
+    # models): calls mostly listen, and ticks are heard by other means; steps only bound how many may answer at once.
+    paced: bool = True
     age_terms: bool = True  # False: only what is measured now counts (negative control)
     kv_terms: bool = True  # False: memory does not count (negative control)
 

@@ -109,7 +109,7 @@ class Stepper:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            self.step_started_at = started
+            self.step_started_at, stepped = started, len(self._running)
             if self.stuck_since is None:
                 self.stuck_since = started
             result = await self._executor.step(batch)
@@ -121,7 +121,7 @@ class Stepper:
                 self.stuck_since = None
             elif moved:
                 self.stuck_since = finished
-            self._report(result, len(self._running), finished - started)
+            self._report(result, stepped, finished - started)
 
     def _plan(self, now: float) -> TickBatch:
         """What may start with the next step."""

@@ -26,6 +26,7 @@ BENCHES = {
     "quality": "perplexity and obedience of a real model under each KV policy",
     "encode": "audio features of each model that hears, beside its stock extractor",
     "ticks": "what a tick costs a model that hears, over 1,000 of them",
+    "moshi": "a tick of Moshi for 1, 4 and 8 calls at once",
     "sharing": "what calls with the same instructions hold together",
 }
 

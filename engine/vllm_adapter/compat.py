@@ -236,6 +236,7 @@ def _build(settings: VllmSettings) -> Any:
         structured_outputs_config={"backend": "guidance", "disable_any_whitespace": True},
         generation_config="vllm",  # sampling is always given
         disable_log_stats=True,
+        use_tqdm_on_load=False,
         async_scheduling=False,
         distributed_executor_backend="uni",
         worker_extension_cls="engine.vllm_adapter.key_mover.KeyMover",
