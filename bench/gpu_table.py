@@ -16,8 +16,6 @@ from xml.etree import ElementTree
 
 from bench.report import Figure, at_most, table
 
-# A frame may wait for the step under way before its own: half a frame keeps every one in time (bench/moshi.py).
-MOSHI_LIMIT_MS = 40.0
 _VERDICTS = ("met", "MISSED")
 
 
@@ -48,8 +46,6 @@ def suite_figures(xml: str) -> list[Figure]:
 
 def report_figures(report: Mapping[str, Any]) -> list[Figure]:
     """The figures of a benchmark's JSON object, its name before each."""
-    if "ticks" in report:  # bench/moshi.py has a form of its own
-        return _moshi_figures(report)
     name = report["name"]
     units, targets = report["units"], report["targets"]
     return [
@@ -62,17 +58,6 @@ def report_figures(report: Mapping[str, Any]) -> list[Figure]:
         )
         for figure, value in report["figures"].items()
     ]
-
-
-def _moshi_figures(report: Mapping[str, Any]) -> list[Figure]:
-    figures = []
-    for row in report["ticks"]:
-        name = f"moshi: {row['sessions']} sessions, tick"
-        figures += [
-            Figure(f"{name} p50", round(row["p50_ms"], 2), "ms"),
-            at_most(f"{name} p95", round(row["p95_ms"], 2), "ms", MOSHI_LIMIT_MS),
-        ]
-    return figures
 
 
 def titled(figures: Sequence[Figure]) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from server.config_schema import (
+    AdmissionConfig,
     Config,
     ConfigError,
     EngineConfig,
@@ -35,6 +36,7 @@ from server.config_schema import (
 )
 
 __all__ = [
+    "AdmissionConfig",
     "Config",
     "ConfigError",
     "EngineConfig",

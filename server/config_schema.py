@@ -251,6 +251,22 @@ class EngineConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class AdmissionConfig(Section):
+    """[admission]: who may enter, and how carefully."""
+
+    kind: Literal["aimd", "static"] = "aimd"
+    calibrate_s: float = between(15.0, 0.0, 3600.0)  # 0: never measure at start
+    remember: bool = True  # keep what was learned in the cache folder
+    budget_ms: int | None = between(None, 1, 60_000)  # from audio complete to output
+    tenant_sessions: int = between(0, 0, 100_000)  # per key at once; 0: no quota
+    quotas: tuple[str, ...] = shaped(
+        (), r"[^=\s]+=[1-9]\d{0,6}", "a list of entries like 't_0123456789ab=40'"
+    )
+    premium: tuple[str, ...] = shaped((), r"\S+", "a list of tenants")
+    reserved_sessions: int = between(0, 0, 100_000)  # that only premium tenants may take
+
+
+@dataclass(frozen=True, slots=True)
 class TurnDetectionConfig(Section):
     """[turn_detection]: of a session whose client does not say."""
 
@@ -276,10 +292,16 @@ class Config(Section):
     server: ServerConfig = field(default_factory=ServerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    admission: AdmissionConfig = field(default_factory=AdmissionConfig)
     turn_detection: TurnDetectionConfig = field(default_factory=TurnDetectionConfig)
     log: LogConfig = field(default_factory=LogConfig)
 
     def pair_problems(self) -> Iterator[Problem]:
+        if self.admission.reserved_sessions >= self.engine.max_sessions:
+            yield Problem(
+                "admission.reserved_sessions",
+                f"must be below engine.max_sessions ({self.engine.max_sessions})",
+            )
         if self.model.family == "moshi":
             return  # a ring of its own, and no policy
         kv, vllm = self.engine.kv, self.engine.vllm
