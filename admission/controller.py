@@ -29,7 +29,7 @@ from admission.port import Lease, Reason, Rejection, Request
 from admission.projection import Demand, Kind
 from admission.resources import IngestLoad, KvPool, Reading, StallLatch
 from admission.retry import RetryAdvice
-from admission.settings import AdmissionSettings
+from admission.settings import AdmissionSettings, come_back_share
 from admission.tail import TailRatio
 
 _ROUNDING = 1e-6  # of a session
@@ -58,7 +58,8 @@ class Controller:
             tail = TailRatio(learned.tail, learned.heaviest)
             self.evidence.served, start = learned.served, max(start, learned.limit)
             self.join_s = learned.join_s
-        self.outlook = Outlook(cost, tail, temper.target_share)
+        come_back = come_back_share(temper, shape.tick_s)
+        self.outlook = Outlook(cost, tail, temper.target_share, come_back)
         self.aimd = AimdLimit(temper, start, settings.max_sessions)
         self.joins = JoinTokens(temper.min_limit if settings.paced else settings.max_sessions)
         self.probation = Probation(max(temper.probation_s, 5 * shape.tick_s))

@@ -70,7 +70,7 @@ class CostModel:
         self._a = np.zeros((TERMS, TERMS))  # sums over all cells
         self._b: Vector = np.zeros(TERMS)
         self.theta: Vector = self._prior.copy()
-        self._cov: Vector = np.linalg.inv(self._ridge)
+        self._cov: Vector = _inverse(self._ridge)
         self.weight = 0.0  # samples in all cells
         self.calibrated = False  # the prior was measured
         self.gain = 1.0
@@ -176,13 +176,13 @@ class CostModel:
         theta = self._floor.copy()
         for _ in range(TERMS):
             rest = b[free] - a[np.ix_(free, ~free)] @ theta[~free]
-            theta[free] = np.linalg.solve(a[np.ix_(free, free)], rest)
+            theta[free] = _inverse(a[np.ix_(free, free)]) @ rest
             below = free & (theta < self._floor)
             if not below.any():
                 break
             theta[below] = self._floor[below]
             free &= ~below
-        self.theta, self._cov = theta, np.linalg.inv(a)
+        self.theta, self._cov = theta, _inverse(a)
 
     # -- asking ----------------------------------------------------------------
 
@@ -222,8 +222,15 @@ class CostModel:
         if not (np.isfinite(theta).all() and np.isfinite(precision).all() and theta[0] > 0):
             raise ValueError("the remembered cost model is not finite")
         self.theta, self._prior = theta.copy(), theta.copy()
-        self._ridge = precision + np.diag(1e-12 + 0 * theta)
-        self._cov = np.linalg.inv(self._ridge)
+        self._ridge = precision
+        self._cov = _inverse(self._ridge)
         self._cells.clear()
         self._a, self._b = np.zeros((TERMS, TERMS)), np.zeros(TERMS)
         self.calibrated = True
+
+
+def _inverse(a: Vector) -> Vector:
+    """Of a symmetric positive matrix whose rows differ by many orders of magnitude, or hardly at all."""
+    scale = np.sqrt(np.maximum(np.diag(a), 1e-300))
+    alike = a / np.outer(scale, scale) + 1e-9 * np.eye(len(a))
+    return np.linalg.inv(alike) / np.outer(scale, scale)

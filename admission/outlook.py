@@ -13,7 +13,9 @@ from admission.tail import TailRatio
 class Outlook:
     """Learns in `learn`, is brought up to date by `refresh`, and answers `load` in O(1)."""
 
-    def __init__(self, cost: CostModel, tail: TailRatio, target_share: float) -> None:
+    def __init__(
+        self, cost: CostModel, tail: TailRatio, target_share: float, come_back_share: float
+    ) -> None:
         self.cost = cost
         self.tail = tail
         self.capacity = (
@@ -21,6 +23,7 @@ class Outlook:
         )
         self.doubt = 0.0  # share added to every projected load
         self._target_share = target_share
+        self._come_back_share = come_back_share
         self._coefficients = cost.coefficients()
         self._longest: dict[float, float] = {}  # d* by urgency, since the last refresh
 
@@ -28,19 +31,17 @@ class Outlook:
         """What this fleet asks for at full age, as a share of what fits: above 1 ticks would be late."""
         if demand.rate <= 0:
             return 0.0
-        c = self._coefficients
-        usual = projection.load(c, self._longest_step(demand.urgency), demand.rate, demand.tokens)
-        crowded = projection.load(
-            c, projection.crowded_step(demand.pace), demand.rate, demand.tokens
-        )
-        return max(usual, crowded) * (1 + self.doubt)
+        c, longest_s = self._coefficients, self._longest_step(demand.urgency)
+        usual = projection.load(c, longest_s, demand.rate, demand.tokens)
+        crowded = projection.load(c, 1 / demand.pace, demand.rate, demand.tokens)
+        return max(usual, crowded / self._come_back_share) * (1 + self.doubt)
 
     def learn(self, ticks: Histogram, demand: Demand, fill: float) -> None:
         """An interval's ticks of a fleet whose windows were filled to this share."""
         if self.cost.regime_s > 0:  # the engine is slower than it was: that is no tail
             self.tail.forget_recent()
         elif self.cost.ready:
-            c = self._coefficients
+            c = self.cost.coefficients()
             step_s = projection.step_now(c, demand.rate, demand.tokens * fill, 1 / demand.urgency)
             self.tail.observe(ticks, demand.urgency * step_s)
 
@@ -60,16 +61,22 @@ class Outlook:
 
     def _times_to_full(self, demand: Demand) -> float:
         """How many fleets like this one would fit, by the usual step and by the crowded one."""
-        more = 1 + self.doubt
-        c = self._coefficients
-        doubted = c[0] * more, c[1] * more, c[2] * more, c[3] * more
-        steps = self._longest_step(demand.urgency), projection.crowded_step(demand.pace)
-        return min(projection.scale_to_full(doubted, s, demand.rate, demand.tokens) for s in steps)
+        more, share = 1 + self.doubt, self._come_back_share
+        usual, crowded = (
+            projection.scale_to_full(
+                tuple(x * factor for x in self._coefficients), step_s, demand.rate, demand.tokens
+            )
+            for step_s, factor in (
+                (self._longest_step(demand.urgency), more),
+                (1 / demand.pace, more / share),
+            )
+        )
+        return min(usual, crowded)
 
     def _longest_step(self, urgency: float) -> float:
         """d*: the mean step at which the slowest tick in a thousand reaches its target."""
         step_s = self._longest.get(urgency)
         if step_s is None:
-            step_s = self._target_share / (urgency * (1 + self.tail.careful))
+            step_s = self._target_share / (urgency * (1 + self.tail.careful(self.cost.noise)))
             self._longest[urgency] = step_s
         return step_s

@@ -21,10 +21,12 @@ class JoinTokens:
 
     def available(self, now: float) -> float:
         """Tokens now."""
-        if self._at is not None and now > self._at:
-            bound = max(self._burst, self.rate * 0.25)
+        bound = max(self._burst, self.rate * 0.25)
+        if self._at is None:
+            self._tokens, self._at = bound, now
+        elif now > self._at:
             self._tokens = min(bound, self._tokens + (now - self._at) * self.rate)
-        self._at = now if self._at is None else max(now, self._at)
+            self._at = now
         return self._tokens
 
     def take(self) -> None:

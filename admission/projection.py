@@ -12,8 +12,8 @@ A tick waits up to a step to be let in and then takes its steps, so it takes at 
 (tail.py). The fleet fits while f(d*) ≤ d*, where d* is the step at which that tick reaches its target.
 
 After a hiccup of the engine everybody is in every step. The fleet comes back from there only if even then steps are
-short enough for the session with the fastest pace: so f(d) ≤ d must hold at that d too. Where cost grows faster than in
-proportion this is the smaller bound, and latency does not warn of it.
+short enough for the session with the fastest pace, with something to spare: f at d = 1/pace must be below a share of
+that d. Where cost grows faster than in proportion this is the smaller bound, and latency does not warn of it.
 """
 
 from collections.abc import Iterable
@@ -21,13 +21,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-_COME_BACK = 0.96  # share of the time that a crowded fleet may need
-
 # Of the term for cost that grows faster than in proportion. A square would be fitted well where there are data and
 # exaggerate beyond them.
 CURVE = 1.35
 
-Coefficients = tuple[float, float, float, float]
+Coefficients = tuple[float, ...]  # θ0 … θ3
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,6 @@ def demand_of(kinds: Iterable[tuple[Kind, int]]) -> Demand:
             urgency = max(urgency, kind.urgency)
             pace = max(pace, kind.rate)
     return Demand(rate, tokens, urgency, pace)
-
-
-def crowded_step(pace: float) -> float:
-    """The longest step from which a fleet that is all in it still comes back."""
-    return _COME_BACK / pace
 
 
 def load(c: Coefficients, step_s: float, rate: float, tokens: float) -> float:

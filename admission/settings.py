@@ -38,7 +38,10 @@ class Quotas:
 class Temper:
     """How careful the controller is. Shares are of a tick's budget."""
 
-    target_share: float = 0.92  # where the slowest tick in a thousand of a full-age fleet should be
+    target_share: float = 0.95  # where the slowest tick in a thousand of a full-age fleet should be
+    come_back_s: float = (
+        5.0  # after a hiccup, the time in which a tick's lateness must be made good
+    )
     hot_share: float = 0.90  # p99 above this, twice in a row, is congestion
     hold_share: float = 0.88  # p99 above this: nobody enters
     low_share: float = 0.80  # p99 below this: the limit may grow
@@ -62,6 +65,14 @@ class Temper:
     stall_hold_s: float = 5.0  # after a stall: how long what is measured is not believed
     cpu_share: float = 0.95  # of the cores that this process may use
     wall_horizon_s: float = 600.0  # a pool that would be full sooner than this admits nobody
+
+
+def come_back_share(temper: Temper, tick_s: float) -> float:
+    """Share of its time that a fleet may need when everybody is in every step.
+
+    What is left makes good the lateness of a hiccup, half a tick on average, within `come_back_s`.
+    """
+    return 1.0 - min(0.12, max(0.04, 0.5 * tick_s / temper.come_back_s))
 
 
 @dataclass(frozen=True, slots=True)

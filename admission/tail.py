@@ -17,11 +17,13 @@ _BUCKETS = 64  # up to ε = 9
 _BAND = 1.3  # width of a band of load, as a ratio of υ·d
 _FADE = 0.998  # per interval of half a second in which the band was visited: half in three minutes
 _INHERITED = 30_000.0  # ticks that the knowledge of the band before counts for
+_GUESS, _GUESSED = 0.25, 3000.0  # before anything was measured, and the ticks that it counts for
 _HERITAGE = 2.0  # × as many of them beyond the inherited ε as the quantile asks for
 _COLLAPSE = 0.5  # share of an interval's ticks missed that is no tail any more
 _RARE = 0.001
 _LIKELY = 1.6  # ratio of the ε of one in a thousand to that of one in a hundred: 1.4 on steady machines, 2 on noisy
-_MARGIN = 0.04
+_MARGIN = 0.02
+_MARGIN_BY_NOISE, _QUIET = 0.6, 0.05
 _NO_BAND = -1000
 _NEAR = 2  # bands
 _LAG = 6  # intervals until a measurement is believed: a fault may come to light meanwhile
@@ -30,10 +32,10 @@ _LAG = 6  # intervals until a measurement is believed: a fault may come to light
 class _Band:
     """Counts of ε at one load."""
 
-    def __init__(self, excess: float) -> None:
+    def __init__(self, excess: float, weight: float) -> None:
         self.counts = [0.0] * (_BUCKETS + 1)
-        self.counts[_bucket_of(excess)] = _HERITAGE * _RARE * _INHERITED
-        self.total = _INHERITED
+        self.counts[_bucket_of(excess)] = _HERITAGE * _RARE * weight
+        self.total = weight
 
     def slowest(self) -> float:
         """The ε that one tick in a thousand exceeds, and no less than what the slowest in a hundred make likely."""
@@ -51,16 +53,18 @@ class _Band:
 class TailRatio:
     """ε, by band of load."""
 
-    def __init__(self, value: float = 0.25, heaviest: int = _NO_BAND) -> None:
+    def __init__(self, value: float = _GUESS, heaviest: int = _NO_BAND) -> None:
         self.value = value
         self.heaviest = heaviest  # band that speaks
-        self._bands: dict[int, _Band] = {heaviest: _Band(value)}
+        self._weight = (
+            _GUESSED if heaviest == _NO_BAND else _INHERITED
+        )  # of what is believed so far
+        self._bands: dict[int, _Band] = {heaviest: _Band(value, self._weight)}
         self._pending: deque[tuple[Histogram, float]] = deque()
 
-    @property
-    def careful(self) -> float:
-        """With a margin: it was measured on few of the slowest ticks."""
-        return self.value + _MARGIN
+    def careful(self, noise: float) -> float:
+        """With a margin: it was measured on few of the slowest ticks, and the more steps vary, the less they say."""
+        return self.value + _MARGIN + _MARGIN_BY_NOISE * max(0.0, noise - _QUIET)
 
     def observe(self, ticks: Histogram, even_share: float) -> None:
         """An interval's ticks, with υ·d as it was in it."""
@@ -77,7 +81,7 @@ class TailRatio:
         """Believe a measurement."""
         number = floor(log(even_share) / log(_BAND))
         if number not in self._bands:
-            self._bands[number] = _Band(self.value)
+            self._bands[number] = _Band(self.value, self._weight)
         band = self._bands[number]
         band.counts = [count * _FADE for count in band.counts]
         for bucket, count in enumerate(ticks.counts):
@@ -86,6 +90,7 @@ class TailRatio:
                 band.counts[_bucket_of(share / even_share - 1)] += count
         band.total = _FADE * band.total + ticks.total
         self.heaviest = max(self.heaviest, number)
+        self._weight = min(_INHERITED, self._weight + ticks.total)
         speaking = {self.heaviest} | ({number} if number >= self.heaviest - _NEAR else set())
         self.value = max(self._bands[n].slowest() for n in speaking)
 

@@ -23,6 +23,7 @@ from engine.models.base import ModelSpec
 from protocol.errors import ProtocolError
 from server.auth import AuthDenied, AuthOk, KeyRing, authenticate, origin_allowed, presented_key
 from server.client_secrets import FULL, MAX_BODY_BYTES, PREFIX, SecretDesk
+from server.gatekeeper import Gatekeeper
 from server.health import Health
 from server.metrics import Metrics
 from server.realtime import RealtimeDoor, Receive, Scope, Send
@@ -46,6 +47,7 @@ class Surface:
     clock: Clock
     unix_now: Callable[[], float]  # only for what clients are told
     allowed_origins: tuple[str, ...] = ()
+    keeper: Gatekeeper | None = None  # None: a door that does not learn
 
 
 class App:
@@ -82,6 +84,7 @@ def build_http(surface: Surface) -> FastAPI:
         ("/readyz", routes.readyz, ["GET"]),
         ("/health", routes.livez, ["GET"]),
         ("/metrics", routes.metrics, ["GET"]),
+        ("/debug/admission", routes.admission, ["GET"]),
     ):
         app.add_api_route(path, endpoint, methods=methods)
     for path, file in _page_files(Path(str(resources.files("server"))) / "web"):
@@ -170,6 +173,15 @@ class Routes:
     async def metrics(self) -> Response:
         """Prometheus' text."""
         return Response(self._surface.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    async def admission(self, request: Request) -> Response:
+        """Why the next session would be let in or not: every bound, and which one binds."""
+        self._require_key(request)
+        surface = self._surface
+        if surface.keeper is not None:
+            return JSONResponse(surface.keeper.explain())
+        active, limit = surface.admission.active, surface.admission.limit
+        return JSONResponse({"active": active, "limit": limit, "binding": "places"})
 
     def _probe(self, ok: bool) -> Response:
         health, admission = self._surface.health, self._surface.admission

@@ -31,8 +31,10 @@ _log = logging.getLogger(__name__)
 _REQUESTS_PER_SESSION = 2
 
 
-def build_engine(config: Config, clock: Clock, observer: Observer) -> Engine:
+def build_engine(config: Config, clock: Clock, observer: Observer) -> tuple[Engine, Executor]:
     """The engine and its model, loaded but for the backend, which `Engine.start` builds on its own thread.
+
+    And its executor, for whoever must measure the backend between `Engine.start` and `Engine.run`.
 
     Raises:
         WeightsError: embedded weights are missing or corrupt.
@@ -48,7 +50,8 @@ def build_engine(config: Config, clock: Clock, observer: Observer) -> Engine:
         executor = _executor(config, settings, clock)
     except ValueError as error:
         raise ConfigError(Problem("model", str(error))) from None
-    return Engine(model, executor, clock, observer, _engine_settings(config), _kv_policy(config))
+    bounds, policy = _engine_settings(config), _kv_policy(config)
+    return Engine(model, executor, clock, observer, bounds, policy), executor
 
 
 def turn_budget_s(config: Config, spec: ModelSpec) -> float:

@@ -26,10 +26,11 @@ _GOLDEN = 0.6180339887498949
 
 @dataclass(frozen=True, slots=True)
 class TickShape:
-    """What one tick of an ordinary session asks of the backend."""
+    """What an ordinary session asks of the backend."""
 
-    prefill: int  # tokens appended
-    decode: int  # tokens decoded, one per step
+    header: int  # tokens it begins with
+    prefill: int  # tokens appended by a tick
+    decode: int  # tokens decoded after them, one per step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class Bench:
 
     def __init__(self, executor: Executor, clock: Clock, tick: TickShape) -> None:
         self._executor = executor
-        self._clock = clock
-        self._tick = tick
+        self.clock = clock
+        self.tick = tick
         self._tokens: list[int] = []  # of each session, between its ticks
 
     async def grow(self, sessions: int, tokens: int) -> None:
@@ -70,7 +71,7 @@ class Bench:
         return Append(f"calibration-{number}", 0, filler, decode, 0.0, keep_tokens=keep)
 
     def _tick_of(self, number: int) -> Append:
-        return self._append(number, max(1, self._tick.prefill), self._tick.decode)
+        return self._append(number, max(1, self.tick.prefill), self.tick.decode)
 
     async def _serve(self, appends: dict[int, Append]) -> None:
         """Step until every append is finished."""
@@ -94,15 +95,15 @@ class Bench:
     async def tick_s(self, sessions: int) -> float:
         """Seconds for a tick that so many sessions begin together."""
         appends = {n: self._tick_of(n) for n in range(sessions)}
-        started = self._clock.now()
+        started = self.clock.now()
         await self._serve(appends)
-        return self._clock.now() - started
+        return self.clock.now() - started
 
     async def soak(
         self, probe: SoakProbe, tick_s: float, tokens: int
     ) -> tuple[Histogram, list[StepSample]]:
         """Serve the sessions at their own phases for a while; their ticks and the steps."""
-        clock, ticks, steps = self._clock, Histogram(), []
+        clock, ticks, steps = self.clock, Histogram(), []
         start = clock.now()
         due = [start + tick_s * (n * _GOLDEN % 1) for n in range(probe.sessions)]
         busy: set[int] = set()
@@ -130,15 +131,7 @@ class Bench:
         self._tokens.clear()
 
 
-async def calibrate(
-    executor: Executor,
-    clock: Clock,
-    settings: AdmissionSettings,
-    tick: TickShape,
-    effort: Effort,
-    key: str,
-    header_tokens: int,
-) -> Learned:
+async def calibrate(bench: Bench, settings: AdmissionSettings, effort: Effort, key: str) -> Learned:
     """Measure a started engine that serves nobody.
 
     Raises:
@@ -148,9 +141,9 @@ async def calibrate(
     shape = settings.shape
     usable = int(settings.pool_blocks * (1 - settings.temper.kv_reserve))
     most = min(settings.max_sessions, usable // max(1, shape.plateau_blocks) or 1)
-    calibration = Calibration(settings, most, header_tokens)
-    bench, over_at = Bench(executor, clock, tick), clock.now() + effort.seconds
-    join_s = 0.0
+    calibration = Calibration(settings, most, bench.tick.header)
+    clock, join_s = bench.clock, 0.0
+    over_at = clock.now() + effort.seconds
     try:
         while clock.now() < over_at and (probe := calibration.next()) is not None:
             if isinstance(probe, StepProbe):
@@ -161,7 +154,7 @@ async def calibrate(
                 seconds = [await bench.tick_s(probe.sessions) for _ in range(TICKS_EACH)]
                 calibration.stepped(probe, seconds)
                 _log.info("%s: %.4f s a tick", probe, sorted(seconds)[TICKS_EACH // 2])
-            elif effort.soaks:
+            elif effort.soaks and settings.paced:
                 await bench.grow(probe.sessions, shape.plateau_tokens)
                 ticks, steps = await bench.soak(probe, shape.tick_s, shape.plateau_tokens)
                 calibration.soaked(probe, ticks, steps)

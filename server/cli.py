@@ -134,7 +134,7 @@ def _configuration(args: argparse.Namespace) -> Config:
     """The file of `--config`, or what `--model` names, or the default; changed by the flags."""
     flags = vars(args)
     overrides: dict[str, Any] = {
-        key: flags[flag] for flag, key in OVERRIDES.items() if flags[flag] is not None
+        key: flags[flag] for flag, key in OVERRIDES.items() if flags.get(flag) is not None
     }
     path = args.config
     if path is None and args.model is None:
@@ -144,6 +144,14 @@ def _configuration(args: argparse.Namespace) -> Config:
     elif args.model is not None:
         overrides["model.id"] = args.model
     return load_config(path, overrides)
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    config = _configuration(args)
+    with _start_failures():
+        from server.admitting import measure
+
+        return measure(config, args.seconds)
 
 
 def _forward(module: str, argv: Sequence[str]) -> int:
@@ -218,6 +226,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "demo": _demo,
     "bench": _bench,
+    "calibrate": _calibrate,
     "models fetch": _models_fetch,
     "models list": _models_list,
     "check-config": _check_config,

@@ -28,6 +28,8 @@ BENCHES = {
     "ticks": "what a tick costs a model that hears, over 1,000 of them",
     "moshi": "a tick of Moshi for 1, 4 and 8 calls at once",
     "sharing": "what calls with the same instructions hold together",
+    "admission": "the admission controller against its alternatives, on simulated machines",
+    "ramp": "twice the calls that this machine holds, against the real server and engine",
 }
 
 SERVE_EXAMPLES = """\
@@ -74,6 +76,12 @@ def build_parser() -> argparse.ArgumentParser:
     bench = _add(commands, "bench", "measure this machine", epilog=BENCH_EPILOG)
     bench.add_argument("name", metavar="NAME", choices=BENCHES, help=", ".join(BENCHES))
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark")
+    summary = "measure the engine at full window, for admission to start from"
+    calibrate = _add(commands, "calibrate", summary)
+    _add_deployment(calibrate)
+    calibrate.add_argument(
+        "--seconds", type=float, default=180.0, help="time it may take at most (default: 180)"
+    )
     _add_models(commands)
     check = _add(commands, "check-config", "check a configuration file")
     check.add_argument("file", type=Path, metavar="FILE", help="a TOML file")
@@ -102,14 +110,7 @@ def _add(commands: Any, name: str, summary: str, **more: Any) -> argparse.Argume
 
 def _add_serve(commands: Any) -> None:
     serve = _add(commands, "serve", "run the server", epilog=SERVE_EXAMPLES)
-    which = serve.add_mutually_exclusive_group()
-    which.add_argument("--config", type=Path, metavar="FILE", help="a TOML file")
-    which.add_argument(
-        "--model",
-        metavar="ID",
-        help=f"one of {', '.join(shipped_configs())}, or the LLM as a model folder or hub id "
-        "(default: embedded)",
-    )
+    _add_deployment(serve)
     serve.add_argument("--host", metavar="ADDRESS", help="address to listen on")
     serve.add_argument("--port", type=int, help="port to listen on; 0 takes any free one")
     serve.add_argument("--ssl-certfile", metavar="FILE", help="PEM certificate, for https and wss")
@@ -121,6 +122,17 @@ def _add_serve(commands: Any) -> None:
         help="listen beyond loopback without API keys: whoever can reach it can use it",
     )
     serve.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+
+
+def _add_deployment(command: argparse.ArgumentParser) -> None:
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--config", type=Path, metavar="FILE", help="a TOML file")
+    which.add_argument(
+        "--model",
+        metavar="ID",
+        help=f"one of {', '.join(shipped_configs())}, or the LLM as a model folder or hub id "
+        "(default: embedded)",
+    )
 
 
 def _add_models(commands: Any) -> None:

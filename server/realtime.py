@@ -154,10 +154,31 @@ class RealtimeDoor:
             return refusals.SIDEBAND
         request = Request(who.tenant, policy.tick_s)
         answer = self._admission.try_admit(now, request)
+        self._log_decision(who.tenant, answer)
         if isinstance(answer, Rejection):
             metrics.rejected(answer.reason)
             return refusals.of_admission(answer)
         return Entry(answer, config)
+
+    def _log_decision(self, tenant: str, answer: Lease | Rejection) -> None:
+        """One line per decision, made of names and values: who, what, and the bound that decided."""
+        admission = self._admission
+        if isinstance(answer, Lease):
+            line = "admission decision=admitted tenant=%s active=%d limit=%d"
+            _log.info(line, tenant, admission.active, admission.limit)
+            return
+        _log.info(
+            "admission decision=rejected tenant=%s active=%d limit=%d reason=%s bound=%s used=%.4g "
+            "of=%.4g retry_after_s=%.1f",
+            tenant,
+            admission.active,
+            admission.limit,
+            answer.reason,
+            answer.bound or answer.reason,
+            answer.used,
+            answer.limit,
+            answer.retry_after_s,
+        )
 
     def _identify(self, knock: Knock, now: float) -> tuple[AuthOk | AuthDenied, SessionConfig]:
         """Who knocks, and the settings that their session starts with: the deployment's, or a client secret's."""

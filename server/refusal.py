@@ -93,7 +93,17 @@ def of_auth(denied: AuthDenied) -> Refusal:
 
 
 def of_admission(rejection: Rejection) -> Refusal:
-    """There is no place now."""
+    """There is no place now, or the key has all the sessions it may have."""
+    if rejection.reason == "quota":
+        return Refusal(
+            429,
+            CLOSE_TRY_LATER,
+            "rate_limit_exceeded",
+            rejection.message,
+            rejection.reason,
+            "rate_limit_error",
+            rejection.retry_after_s,
+        )
     return Refusal(
         503,
         CLOSE_TRY_LATER,

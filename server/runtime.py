@@ -19,25 +19,21 @@ from secrets import token_bytes
 import uvicorn
 
 from admission.port import AdmissionPort
-from admission.static_cap import StaticCap
+from engine.backend import EngineDead
 from engine.clock import Clock, LoopClock
 from engine.engine import Engine
 from protocol.ids import IdFactory
 from server import logs
+from server.admitting import Deployment, open_door
 from server.app import App, Surface
-from server.assembly import (
-    build_engine,
-    places,
-    plateau_blocks,
-    session_defaults,
-    turn_budget_s,
-)
+from server.assembly import build_engine, plateau_blocks, session_defaults, turn_budget_s
 from server.auth import KeyRing
 from server.client_secrets import ClientSecrets, SecretDesk
 from server.config import Config, ConfigError, api_keys, environment, set_thread_environment
 from server.connection import Limits, Machine
 from server.dials import Readings
 from server.draining import DrainingServer, handshake_protocol
+from server.gatekeeper import Ears, Gatekeeper
 from server.health import Health, Phase
 from server.lifeline import Lifeline
 from server.listening import CannotListen, addresses, bound_socket
@@ -65,6 +61,7 @@ class Parts:
     observer: Muted
     metrics: Metrics
     admission: AdmissionPort
+    keeper: Gatekeeper | None  # of an admission that learns
     door: RealtimeDoor
     app: App
     health: Health
@@ -80,15 +77,16 @@ async def build(config: Config) -> "Runtime":
     set_thread_environment(config.engine.vllm.threads)
     clock = LoopClock()
     metrics = Metrics(config.model.public_name, config.model.tick_ms / 1000)
-    observer = Muted(metrics)
+    ears = Ears(metrics)
+    observer = Muted(ears)
     _announce.info("loading %s", config.model.public_name)
-    engine = build_engine(config, clock, observer)
+    engine, executor = build_engine(config, clock, observer)
     _announce.info("starting the engine")
     kv = await engine.start()
     spec, ring, health = engine.model.spec, KeyRing(api_keys(config, environment())), Health()
     try:
-        admission = StaticCap(places(config, engine.model, kv))
-    except ConfigError:
+        admission, keeper = await open_door(Deployment(config, engine, executor, kv, clock), ears)
+    except (ConfigError, EngineDead):
         await engine.stop()
         raise
     limits = Limits(outbox_s=config.server.outbox_s, max_session_s=config.server.max_session_s)
@@ -115,11 +113,14 @@ async def build(config: Config) -> "Runtime":
         clock=clock,
         unix_now=_unix_now,
         allowed_origins=config.server.allowed_origins,
+        keeper=keeper,
     )
     app = App(surface, door)
     plateau = plateau_blocks(config, engine.model, kv)
     return Runtime(
-        Parts(config, clock, engine, observer, metrics, admission, door, app, health, plateau)
+        Parts(
+            config, clock, engine, observer, metrics, admission, keeper, door, app, health, plateau
+        )
     )
 
 
@@ -158,7 +159,7 @@ class Runtime:
 
     def readings(self) -> Readings:
         """The machine's dials, for a scrape."""
-        engine, admission = self.parts.engine, self.parts.admission
+        engine, admission, keeper = self.parts.engine, self.parts.admission, self.parts.keeper
         return Readings(
             sessions=admission.active,
             limit=admission.limit,
@@ -171,6 +172,7 @@ class Runtime:
             reserved_blocks=admission.active * self.parts.plateau_blocks,
             restarts=self._lifeline.restarts,
             faults=engine.faults.counts,
+            admission=None if keeper is None else keeper.readings(),
         )
 
     async def serve(self, sock: socket.socket) -> None:
@@ -190,6 +192,8 @@ class Runtime:
                 group.create_task(self._announce(sock.getsockname()[1])),
                 group.create_task(self._exit_when_asked(server)),
             ]
+            if self.parts.keeper is not None:
+                helpers.append(group.create_task(self.parts.keeper.run()))
             await server.serve(sockets=[sock])
             for helper in helpers:
                 helper.cancel()

@@ -26,7 +26,7 @@ def test_the_tail_is_learned() -> None:
     tail, rng = TailRatio(), np.random.default_rng(0)
     for _ in range(400):
         tail.observe(_ticks(0.5, 0.4, rng), 0.5)
-    assert 0.38 < tail.careful < 0.8
+    assert 0.38 < tail.careful(0.05) < 0.8
 
 
 def test_few_ticks_do_not_overrule_many() -> None:

@@ -12,12 +12,16 @@ HEARD = (
 ASKED = ["Tell me something about rivers.", HEARD, "Please use get_weather for Paris."]
 
 
-def heard_well(turn: Mapping[str, Any], words: int = 6) -> None:
-    """The answer was audible, `words` long at least, and what was streamed is what the client keeps of it."""
+def heard_well(turn: Mapping[str, Any], words: int = 6, *, alone: bool = True) -> None:
+    """The answer was audible, `words` long at least, and what was streamed is what the client keeps of it.
+
+    Not `alone`: the client may have asked for another answer by itself before it was looked at.
+    """
     assert turn["audio_s"] > words / 10
     assert turn["loudness"] > 0.02
     assert len(turn["words"].split()) >= words
-    assert turn["words"] == turn["item_words"]
+    streamed, kept = turn["words"], turn["item_words"]
+    assert streamed == kept if alone else streamed.startswith(kept)
 
 
 def typed_turn(report: Report) -> None:

@@ -32,4 +32,6 @@ def test_a_person_is_understood_and_answered(name: str, spoken: dict[str, Run]) 
     assert run.status == 0, run.log
     turn = run.report["spoken"]
     assert turn["heard"].lower().startswith("go forward")
-    heard_well(turn, words=1)
+    # pipecat asks again, with all that was said in one message, when its transcript is there after the answer: on a
+    # busy machine that second answer may be streaming by now.
+    heard_well(turn, words=1, alone=name != "pipecat-ai")
