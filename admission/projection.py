@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 # Of the term for cost that grows faster than in proportion. A square would be fitted well where there are data and
 # exaggerate beyond them.
-CURVE = 1.35
+CURVE = 1.3
 
 Coefficients = tuple[float, ...]  # θ0 … θ3
 

@@ -72,7 +72,7 @@ def come_back_share(temper: Temper, tick_s: float) -> float:
 
     What is left makes good the lateness of a hiccup, half a tick on average, within `come_back_s`.
     """
-    return 1.0 - min(0.12, max(0.04, 0.5 * tick_s / temper.come_back_s))
+    return 1.0 - min(0.12, max(0.035, 0.5 * tick_s / temper.come_back_s))
 
 
 @dataclass(frozen=True, slots=True)

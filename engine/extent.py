@@ -17,6 +17,8 @@ class Extent:
         self.length = 0  # tokens resident
         self.header = 0  # of them: never dropped
         self.lost = 0  # tokens dropped, ever
+        self._drops = limits.can_drop and limits.policy.name == "anchored"
+        self._limit = (-1, 0)  # (header, longest length with that header): asked at every tick
 
     @property
     def is_full(self) -> bool:
@@ -25,10 +27,14 @@ class Extent:
 
     def due_drop(self) -> tuple[int, int] | None:
         """A drop that the policy wants now, if the backend can do it."""
-        limits = self.limits
-        if not limits.can_drop or limits.policy.name != "anchored":
+        if not self._drops:
             return None
-        limit = limits.policy.limit(self.header, limits.max_context)
+        limits = self.limits
+        if self._limit[0] != self.header:
+            self._limit = self.header, limits.policy.limit(self.header, limits.max_context)
+        limit = self._limit[1]
+        if self.length <= limit:
+            return None
         return limits.policy.cut(self.length, self.header, limit, limits.block_size)
 
     def appended(self, keep_tokens: int | None, token_ids: Sequence[int]) -> None:

@@ -1,6 +1,7 @@
 """When the server is ready: once a turn that nobody hears has met its budget. Then the door opens."""
 
 import asyncio
+import gc
 import logging
 from dataclasses import dataclass, field
 from math import inf
@@ -85,3 +86,15 @@ class Readiness:
         if not self.health.is_ready and not self.warm.is_set():
             _log.warning("not ready, but serving: %s", self.health.note)
         self.warm.set()
+        _settle_memory()
+
+
+def _settle_memory() -> None:
+    """Take what was loaded out of the garbage collector's sight, and let it look less often.
+
+    torch, vLLM and a model are some hundred thousand objects that never go; every full collection would walk them with
+    all calls waiting. What a frame makes is freed by its reference count.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from admission.cost_model import CostModel, StepSample
+from admission.projection import CURVE
 
 PLATEAU = 6000
 BUDGET_S = 0.03
@@ -35,7 +36,7 @@ def _serve(
 
 def _predicted(model: CostModel, sessions: float, tokens: float) -> float:
     c = model.coefficients()
-    return c[0] + c[1] * sessions + c[2] * tokens + c[3] * tokens**1.35
+    return c[0] + c[1] * sessions + c[2] * tokens + c[3] * tokens**CURVE
 
 
 GROWING = [(n, each) for n in (4, 8, 16, 30, 50) for each in (500, 2000, 4000, 6000)]
