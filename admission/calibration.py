@@ -139,6 +139,7 @@ class Calibration:
             controller.outlook.cost.export(),
             controller.outlook.tail.value,
             controller.outlook.tail.heaviest,
+            controller.outlook.tail.weight,
             most,
             max(self._settings.temper.min_limit, limit),
             join_s,

@@ -55,7 +55,7 @@ class Controller:
         start = 2 * temper.min_limit if settings.paced else settings.max_sessions
         if learned is not None:
             cost.restore(learned.cost)
-            tail = TailRatio(learned.tail, learned.heaviest)
+            tail = TailRatio(learned.tail, learned.heaviest, learned.tail_weight)
             self.evidence.served, start = learned.served, max(start, learned.limit)
             self.join_s = learned.join_s
         come_back = come_back_share(temper, shape.tick_s)
@@ -295,6 +295,7 @@ class Controller:
             outlook.cost.export(),
             outlook.tail.value,
             outlook.tail.heaviest,
+            outlook.tail.weight,
             self.evidence.served,
             self.aimd.value,
             self.join_s,

@@ -17,7 +17,8 @@ class Learned:
     key: str  # model, device, engine version, window
     cost: dict[str, Any]  # CostModel.export
     tail: float  # TailRatio.value …
-    heaviest: int  # … and the band of load it is from
+    heaviest: int  # … the band of load it is from …
+    tail_weight: float  # … and the ticks it rests on
     served: float  # Evidence.served, in full-age sessions
     limit: float  # AimdLimit.value
     join_s: float  # engine time of a new session's header
@@ -34,7 +35,7 @@ def loads(text: str, key: str) -> Learned | None:
         if found.pop("version") != VERSION or found.get("key") != key:
             return None
         state = Learned(**found)
-        numbers = (state.tail, state.served, state.limit, state.join_s)
+        numbers = (state.tail, state.tail_weight, state.served, state.limit, state.join_s)
         if any(not 0 <= float(number) < 1e9 for number in numbers):
             return None
         return state

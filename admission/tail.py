@@ -3,7 +3,7 @@
 An even tick (every step as long as the mean) takes at most υ·d of its budget; the slowest in a thousand takes
 υ·d·(1 + ε). Simulated over a factor of five in load, ε stays the same within a third, on steady machines and on noisy
 ones; still, bands of load are counted apart, and the heaviest band ever visited speaks, and today's where it is not far
-below. Rare hiccups need minutes to be seen, so counts fade slowly. A new band starts with what the one before it knew,
+below and many ticks were seen there. Rare hiccups need minutes to be seen, so counts fade slowly. A new band starts with what the one before it knew,
 counted as if it had been seen: few ticks do not overrule many.
 """
 
@@ -16,7 +16,10 @@ _LOWEST, _STEP = 0.02, 1.1
 _BUCKETS = 64  # up to ε = 9
 _BAND = 1.3  # width of a band of load, as a ratio of υ·d
 _FADE = 0.998  # per interval of half a second in which the band was visited: half in three minutes
-_INHERITED = 30_000.0  # ticks that the knowledge of the band before counts for
+_INHERITED = (
+    150_000.0  # ticks that earlier knowledge counts for at most: some minutes of a full house
+)
+_SPEAKS = 30_000  # ticks until a lighter band than the heaviest has a say
 _GUESS, _GUESSED = 0.25, 3000.0  # before anything was measured, and the ticks that it counts for
 _HERITAGE = 2.0  # × as many of them beyond the inherited ε as the quantile asks for
 _COLLAPSE = 0.5  # share of an interval's ticks missed that is no tail any more
@@ -36,6 +39,7 @@ class _Band:
         self.counts = [0.0] * (_BUCKETS + 1)
         self.counts[_bucket_of(excess)] = _HERITAGE * _RARE * weight
         self.total = weight
+        self.seen = 0  # ticks really counted
 
     def slowest(self) -> float:
         """The ε that one tick in a thousand exceeds, and no less than what the slowest in a hundred make likely."""
@@ -53,13 +57,13 @@ class _Band:
 class TailRatio:
     """ε, by band of load."""
 
-    def __init__(self, value: float = _GUESS, heaviest: int = _NO_BAND) -> None:
+    def __init__(
+        self, value: float = _GUESS, heaviest: int = _NO_BAND, weight: float = _GUESSED
+    ) -> None:
         self.value = value
         self.heaviest = heaviest  # band that speaks
-        self._weight = (
-            _GUESSED if heaviest == _NO_BAND else _INHERITED
-        )  # of what is believed so far
-        self._bands: dict[int, _Band] = {heaviest: _Band(value, self._weight)}
+        self.weight = min(weight, _INHERITED)  # ticks that what is believed so far rests on
+        self._bands: dict[int, _Band] = {heaviest: _Band(value, self.weight)}
         self._pending: deque[tuple[Histogram, float]] = deque()
 
     def careful(self, noise: float) -> float:
@@ -81,7 +85,7 @@ class TailRatio:
         """Believe a measurement."""
         number = floor(log(even_share) / log(_BAND))
         if number not in self._bands:
-            self._bands[number] = _Band(self.value, self._weight)
+            self._bands[number] = _Band(self.value, self.weight)
         band = self._bands[number]
         band.counts = [count * _FADE for count in band.counts]
         for bucket, count in enumerate(ticks.counts):
@@ -89,9 +93,11 @@ class TailRatio:
                 share = (bucket + 0.5) / BUCKETS_PER_BUDGET
                 band.counts[_bucket_of(share / even_share - 1)] += count
         band.total = _FADE * band.total + ticks.total
+        band.seen += ticks.total
         self.heaviest = max(self.heaviest, number)
-        self._weight = min(_INHERITED, self._weight + ticks.total)
-        speaking = {self.heaviest} | ({number} if number >= self.heaviest - _NEAR else set())
+        self.weight = min(_INHERITED, self.weight + ticks.total)
+        has_a_say = number >= self.heaviest - _NEAR and band.seen >= _SPEAKS
+        speaking = (self.heaviest, number) if has_a_say else (self.heaviest,)
         self.value = max(self._bands[n].slowest() for n in speaking)
 
 
