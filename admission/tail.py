@@ -3,8 +3,8 @@
 An even tick (every step as long as the mean) takes at most υ·d of its budget; the slowest in a thousand takes
 υ·d·(1 + ε). Simulated over a factor of five in load, ε stays the same within a third, on steady machines and on noisy
 ones; still, bands of load are counted apart, and the heaviest band ever visited speaks, and today's where it is not far
-below and many ticks were seen there. Rare hiccups need minutes to be seen, so counts fade slowly. A new band starts with what the one before it knew,
-counted as if it had been seen: few ticks do not overrule many.
+below and many ticks were seen there. Rare hiccups need minutes to be seen, so counts fade slowly. A new band starts
+with what the one before it knew, counted as if it had been seen: few ticks do not overrule many.
 """
 
 from collections import deque

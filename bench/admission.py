@@ -14,13 +14,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from bench.admission_plant import A, B, C, D, Plant
+from bench.admission_plant import A, E, F, G, Plant
 from bench.admission_runs import BASELINES, STARTS, Row, capacity_of, run_case
 from bench.admission_scenarios import SCENARIOS, Scenario
 from bench.report import Figure, Report, parser, progress
 
 TUNED_SEEDS = (1, 2)
-HELD_OUT_SEEDS = tuple(range(101, 111))
+HELD_OUT_SEEDS = tuple(range(201, 211))
+HELD_OUT = (E, F, G)
 WANTED = {"cold": 0.75, "calibrated": 0.85, "warm": 0.90}
 MAX_MISS, MAX_PEAK, MAX_RECOVERY_S, MIN_GOODPUT_RATIO = 0.001, 1.0, 5.0, 0.90
 
@@ -161,12 +162,9 @@ def main(argv: Sequence[str]) -> int:
     seeds = TUNED_SEEDS[:1] if options.quick else TUNED_SEEDS
     work = list(jobs((A,), seeds, baselines=True))
     if options.full:
-        work += jobs((B, C, D), HELD_OUT_SEEDS, baselines=False)
-        work += [
-            job
-            for job in jobs((B, C, D), HELD_OUT_SEEDS[:1], baselines=True)
-            if job.controller in BASELINES
-        ]
+        work += jobs(HELD_OUT, HELD_OUT_SEEDS, baselines=False)
+        first = jobs(HELD_OUT, HELD_OUT_SEEDS[:1], baselines=True)
+        work += [job for job in first if job.controller in BASELINES]
     if options.scenario:
         work = [job for job in work if job.scenario.name in options.scenario]
     rows = run_all(work)

@@ -94,8 +94,8 @@ A = Plant(
     pool_windows=260,
 )
 
-# Never tuned on; chosen before the controller was run on any of them. Short ticks with few steps, in the way of
-# Moshi; long ticks with many, in the way of MiniCPM-o; and a machine whose fixed cost per step is 40 % of the tick.
+# Looked at while the controller was built, after A: short ticks with few steps, long ones with many, a machine whose
+# fixed cost per step is 40 % of the tick.
 B = Plant(
     "B",
     SimCost(fixed_s=0.003, session_s=1.2e-5, token_s=3e-6, resident_s=4e-8),
@@ -121,4 +121,33 @@ D = Plant(
     window=1536,
     header=300,
     pool_windows=240,
+)
+
+# Never tuned on; written down before the controller was run on any of them. One step per 80 ms, in the way of Moshi;
+# eight per 400 ms with a large window; three per 200 ms.
+E = Plant(
+    "E",
+    SimCost(fixed_s=0.009, session_s=4e-5, token_s=1e-5, resident_s=3e-7),
+    (Call(0.08, 1, 1),),
+    window=750,
+    header=16,
+    pool_windows=300,
+    convexity=1.2,
+)
+F = Plant(
+    "F",
+    SimCost(fixed_s=0.006, session_s=6e-5, token_s=8e-6, resident_s=5e-8),
+    (Call(0.4, 8, 12),),
+    window=4096,
+    header=400,
+    pool_windows=220,
+)
+G = Plant(
+    "G",
+    SimCost(fixed_s=0.0046, session_s=3e-5, token_s=5e-6, resident_s=1.2e-7),
+    (Call(0.2, 3, 5),),
+    window=2048,
+    header=200,
+    pool_windows=300,
+    convexity=1.3,
 )
