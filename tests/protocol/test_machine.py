@@ -4,6 +4,7 @@ import base64
 import json
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -282,10 +283,21 @@ class ConnectionMachine(RuleBasedStateMachine):
         return ids[-1 - index % len(ids)] if known and ids else "abcd"[index % 4]
 
 
+class LongConnectionMachine(ConnectionMachine):
+    """The same, for 100,000 events and more: what is rare enough to need them."""
+
+
 TestConnectionMachine = ConnectionMachine.TestCase
 TestConnectionMachine.settings = settings(
     max_examples=100,
     stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TestManyEvents = pytest.mark.slow(LongConnectionMachine.TestCase)
+TestManyEvents.settings = settings(
+    max_examples=1500,  # 74 events each on average
+    stateful_step_count=100,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
