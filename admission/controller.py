@@ -22,9 +22,9 @@ from admission.evidence import Departures, Evidence
 from admission.fleet import Fleet
 from admission.latency_window import LatencyWindow
 from admission.learned import Learned
-from admission.obstacle import MESSAGES, Obstacle
+from admission.obstacle import Obstacle
 from admission.outlook import Outlook
-from admission.pacing import JoinTokens, Probation
+from admission.pacing import JoinTokens, Probation, pacing_obstacle
 from admission.port import Lease, Reason, Rejection, Request
 from admission.projection import Demand, Kind
 from admission.resources import IngestLoad, KvPool, Reading, StallLatch
@@ -33,6 +33,7 @@ from admission.settings import AdmissionSettings, come_back_share
 from admission.tail import TailRatio
 
 _ROUNDING = 1e-6  # of a session
+_PACING = ("join_rate", "probation")
 
 
 class Controller:
@@ -83,7 +84,7 @@ class Controller:
             return self._reject(obstacle)
         lease = Lease(request.tenant, now, request=request)
         self.fleet.enter(lease, kind, premium=premium)
-        self.pool.promise(self.fleet.blocks_of(kind))
+        self.pool.promise(self._promise(kind))
         self.probation.entered(lease)
         self.joins.take()
         self.retry.admitted()
@@ -99,7 +100,7 @@ class Controller:
         lease.released = True
         kind = self.fleet.kind_of(lease.request)
         self.fleet.leave(lease, kind, premium=self._is_premium(lease.request))
-        self.pool.free(self.fleet.blocks_of(kind))
+        self.pool.free(self._promise(kind))
         self.probation.left(lease)
         self.departures.left()
 
@@ -149,15 +150,26 @@ class Controller:
         return self._memory_obstacle(kind, spared) or self._load_obstacle(kind, spared)
 
     def _memory_obstacle(self, kind: Kind, spared: int) -> Obstacle | None:
-        if not self.settings.kv_terms:
+        settings, pool = self.settings, self.pool
+        if not settings.kv_terms:
             return None
-        pool, blocks = self.pool, self.fleet.blocks_of(kind) * (1 + spared)
-        if not pool.fits(blocks):
-            return Obstacle("kv", "kv", pool.promised_blocks + blocks, pool.usable_blocks)
-        horizon_s = self.settings.temper.wall_horizon_s
-        if not self.settings.bounded and pool.wall_s < horizon_s:
-            return Obstacle("kv", "kv_wall", horizon_s, pool.wall_s)
-        return None
+        if settings.bounded:
+            blocks = self._promise(kind) * (1 + spared)
+            if not pool.fits(blocks):
+                return Obstacle("kv", "kv", pool.promised_blocks + blocks, pool.usable_blocks)
+            return None
+        wall_s, horizon_s = self.wall_s(1 + spared), settings.temper.wall_horizon_s
+        return Obstacle("kv", "kv_wall", horizon_s, wall_s) if wall_s < horizon_s else None
+
+    def wall_s(self, more: int = 0) -> float:
+        """Forecast: seconds to a full pool with so many sessions more, where sessions have no plateau."""
+        shape, pool = self.settings.shape, self.pool
+        pace = (self.fleet.active + more) * shape.plateau_blocks / shape.fill_s
+        return pool.wall_s(pace)
+
+    def _promise(self, kind: Kind) -> int:
+        """KV blocks that are kept for a session."""
+        return self.fleet.blocks_of(kind) if self.settings.bounded else 0
 
     def _load_obstacle(self, kind: Kind, spared: int) -> Obstacle | None:
         fleet = self.fleet
@@ -185,31 +197,18 @@ class Controller:
         return settings.age_terms and (cost.ready if settings.paced else cost.calibrated)
 
     def _pacing(self, now: float) -> Obstacle | None:
-        tokens = self.joins.available(now)
-        if tokens < 1:
-            return Obstacle("join_rate", "join_rate", 1, tokens)
-        if self.outlook.cost.calibrated or not self.settings.paced:
-            return None  # what a join will cost is known, or next to nothing
-        young = self.probation.count(now)
-        allowed = max(self.settings.temper.min_limit, 0.25 * (self.fleet.active - young))
-        if young + 1 > allowed:
-            return Obstacle("probation", "probation", young + 1, allowed)
-        return None
+        known = self.outlook.cost.calibrated or not self.settings.paced
+        watched = None if known else self.probation
+        fewest = self.settings.temper.min_limit
+        return pacing_obstacle(now, self.joins, watched, self.fleet.active, fewest)
 
     def _reject(self, obstacle: Obstacle) -> Rejection:
         self.decisions["rejected"] += 1
-        reason = obstacle.reason
-        after_s = self.retry.after_s(
-            self.limit,
-            stalled=reason == "engine_stalled",
-            pacing=reason in ("join_rate", "probation"),
-        )
-        return Rejection(
-            reason, after_s, MESSAGES[reason], obstacle.bound, obstacle.used, obstacle.limit
-        )
+        stalled, paced = obstacle.reason == "engine_stalled", obstacle.bound in _PACING
+        return obstacle.rejection(self.retry.after_s(self.limit, stalled=stalled, pacing=paced))
 
     def _kv_room(self) -> int:
-        blocks = self.fleet.blocks_of(self.fleet.ordinary)
+        blocks = self._promise(self.fleet.ordinary)
         if not blocks or not self.pool.usable_blocks or not self.settings.kv_terms:
             return self.settings.max_sessions
         return (self.pool.usable_blocks - self.pool.promised_blocks) // blocks

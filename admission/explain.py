@@ -28,7 +28,7 @@ def bounds(controller: Controller) -> list[Bound]:
     """All that can refuse an ordinary session for lack of room."""
     settings, fleet, outlook = controller.settings, controller.fleet, controller.outlook
     pool = controller.pool
-    counts_kv = settings.kv_terms and pool.usable_blocks and fleet.blocks_of(fleet.ordinary)
+    counts_kv = settings.kv_terms and settings.bounded and pool.usable_blocks
     p99 = min(controller.window.recent.quantile(0.99), 10.0)
     found = [  # in the order in which the door asks, so that of two that are full the first binds
         Bound("places", "sessions", fleet.active, settings.max_sessions),
@@ -41,7 +41,7 @@ def bounds(controller: Controller) -> list[Bound]:
     ]
     if settings.kv_terms and not settings.bounded:
         horizon_s = settings.temper.wall_horizon_s
-        found.append(Bound("kv_wall", "s", horizon_s, max(pool.wall_s, 1e-3)))
+        found.append(Bound("kv_wall", "s", horizon_s, max(controller.wall_s(), 1e-3)))
     return found
 
 

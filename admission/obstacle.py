@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from admission.port import Reason
+from admission.port import Reason, Rejection
 
 MESSAGES: dict[Reason, str] = {
     "capacity": "All sessions that can be kept in time are in use; try again later.",
@@ -24,3 +24,10 @@ class Obstacle:
     bound: str
     used: float = 0.0
     limit: float = 0.0
+
+    def rejection(self, retry_after_s: float) -> Rejection:
+        """The answer to whoever knocks."""
+        message = MESSAGES[self.reason]
+        return Rejection(
+            self.reason, retry_after_s, message, self.bound, float(self.used), float(self.limit)
+        )

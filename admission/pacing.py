@@ -7,6 +7,7 @@ calibrated, only so many sessions may be on probation at a time.
 
 from collections import deque
 
+from admission.obstacle import Obstacle
 from admission.port import Lease
 
 
@@ -60,3 +61,17 @@ class Probation:
         while young and young[0].admitted_at <= now - self._seconds:
             self._gone -= young.popleft().released
         return len(young) - self._gone
+
+
+def pacing_obstacle(
+    now: float, joins: JoinTokens, probation: Probation | None, active: int, fewest: float
+) -> Obstacle | None:
+    """Why nobody else may enter just now. `probation`: None where what a join will cost is known."""
+    tokens = joins.available(now)
+    if tokens < 1:
+        return Obstacle("join_rate", "join_rate", 1, tokens)
+    if probation is None:
+        return None
+    young = probation.count(now)
+    allowed = max(fewest, 0.25 * (active - young))
+    return Obstacle("probation", "probation", young + 1, allowed) if young + 1 > allowed else None

@@ -28,9 +28,9 @@ class KvPool:
     def __init__(self, total_blocks: int, reserve: float) -> None:
         self.usable_blocks = int(total_blocks * (1 - reserve))
         self.promised_blocks = 0
-        self.wall_s = inf  # forecast: seconds to a full pool
-        self._growth = 0.0  # blocks per second
-        self._held: float | None = None  # blocks at the last look
+        self._growth = 0.0  # blocks per second, measured
+        self._held = 0.0  # blocks at the last look …
+        self._looked = False  # … if there was one
 
     def fits(self, blocks: int) -> bool:
         """True if another session's plateau can be promised."""
@@ -44,12 +44,15 @@ class KvPool:
 
     def observe(self, held_blocks: float, interval_s: float) -> None:
         """The pool now, `interval_s` after the last look."""
-        if self._held is not None:
+        if self._looked:
             rate = max(0.0, held_blocks - self._held) / interval_s
             self._growth += min(1.0, interval_s / _GROWTH_MEMORY_S) * (rate - self._growth)
-        self._held = held_blocks
-        left = max(0.0, self.usable_blocks - held_blocks)
-        self.wall_s = left / self._growth if self._growth > 1e-9 else inf
+        self._held, self._looked = held_blocks, True
+
+    def wall_s(self, pace: float) -> float:
+        """Forecast: seconds to a full pool that fills at `pace` blocks per second, or as fast as it was seen to."""
+        left, fastest = max(0.0, self.usable_blocks - self._held), max(pace, self._growth)
+        return left / fastest if fastest > 1e-9 else inf
 
 
 class IngestLoad:

@@ -12,12 +12,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from bench import admission_wall
 from bench.admission_plant import A, E, F, G, Plant
 from bench.admission_runs import BASELINES, STARTS, Row, capacity_of, run_case
 from bench.admission_scenarios import SCENARIOS, Scenario
-from bench.report import Figure, Report, parser, progress
+from bench.kv_output import NoPlot, check_plot, draw
+from bench.report import Figure, Report, at_least, at_most, parser, progress
 
 TUNED_SEEDS = (1, 2)
 HELD_OUT_SEEDS = tuple(range(201, 211))
@@ -150,14 +153,44 @@ def _figures(rows: Sequence[Row], found: Sequence[str]) -> list[Figure]:
     return figures
 
 
+def _negative_control(plot: Path | None) -> list[Figure]:
+    """The same controller, blind to age and memory, in front of calls that only grow."""
+    seeing, blind = admission_wall.run(terms=True), admission_wall.run(terms=False)
+    draw(plot, "seconds", admission_wall.panels(seeing, blind))
+    return [
+        at_most(
+            "unbounded KV, missed in the worst minute",
+            round(100 * seeing.worst_minute, 3),
+            "%",
+            0.1,
+        ),
+        Figure("unbounded KV, admitted", seeing.admitted, "sessions"),
+        at_least(
+            "the same blind, missed in the worst minute",
+            round(100 * blind.worst_minute, 1),
+            "%",
+            50,
+        ),
+        Figure("the same blind, admitted", blind.admitted, "sessions"),
+    ]
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the suite; with --check 1 if a bound was not held."""
     command = parser("admission", "The admission controller against its alternatives, simulated.")
     command.add_argument(
         "--full", action="store_true", help="also plants and seeds that it was not tuned on (hours)"
     )
+    command.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also draw the negative control, as a PNG"
+    )
     command.add_argument("--scenario", action="append", help="only this one; may be repeated")
     options = command.parse_args(argv)
+    try:
+        check_plot(options.plot)
+    except NoPlot as error:
+        print(f"bench admission: {error}", file=sys.stderr)
+        return 1
     report = Report("admission", argv)
     seeds = TUNED_SEEDS[:1] if options.quick else TUNED_SEEDS
     work = list(jobs((A,), seeds, baselines=True))
@@ -169,7 +202,7 @@ def main(argv: Sequence[str]) -> int:
         work = [job for job in work if job.scenario.name in options.scenario]
     rows = run_all(work)
     found = problems(rows)
-    report.add(*_figures(rows, found))
+    report.add(*_figures(rows, found), *_negative_control(options.plot))
     print(table(rows))
     report.publish(None)
     for problem in found:

@@ -64,7 +64,7 @@ class Deployment:
 
     @property
     def has_real_engine(self) -> bool:
-        return llm_location(model_settings(self.config)) is not None
+        return has_real_engine(self.config)
 
 
 async def open_door(deployment: Deployment, ears: Ears) -> tuple[AdmissionPort, Gatekeeper | None]:
@@ -138,24 +138,32 @@ def settings_of(
     """What the controller is told. `places`: sessions that may be in at all."""
     tick_s, paced = spec.tick_ms / 1000, spec.decides_turns
     tokens_s = (spec.prefill_per_tick + spec.decode_per_tick) / tick_s if paced else _TALK_TOKENS_S
-    plateau = plateau_blocks * kv.block_size or int(_UNBOUNDED_S * tokens_s)
+    bounded = plateau_blocks > 0
+    priced_blocks = plateau_blocks or max(1, int(_UNBOUNDED_S * tokens_s) // kv.block_size)
+    plateau = priced_blocks * kv.block_size
     shape = SessionShape(
         tick_s=tick_s,
         budget_s=config.admission.budget_ms / 1000 if config.admission.budget_ms else tick_s,
         steps_per_tick=float(spec.decode_per_tick) if paced else _SPOKEN_STEPS,
         plateau_tokens=max(1, plateau),
         fill_s=max(tick_s, plateau / max(1e-9, tokens_s)),
-        plateau_blocks=plateau_blocks,
+        plateau_blocks=priced_blocks,
     )
     return AdmissionSettings(
         shape,
         max_sessions=places,
         pool_blocks=kv.total_blocks,
-        bounded=plateau_blocks > 0,
-        cores=0.0 if config.model.family.startswith("sim") else float(cores()),
+        bounded=bounded,
+        # What a simulated engine takes is not CPU time.
+        cores=float(cores()) if has_real_engine(config) else 0.0,
         quotas=quotas_of(config),
         paced=paced,
     )
+
+
+def has_real_engine(config: Config) -> bool:
+    """False where the engine's cost is only simulated."""
+    return config.model.family == "moshi" or llm_location(model_settings(config)) is not None
 
 
 def cores() -> int:

@@ -100,16 +100,20 @@ def test_no_plateau_is_promised_that_the_pool_cannot_hold() -> None:
 
 
 def test_an_unbounded_policy_admits_until_the_wall_is_in_sight() -> None:
-    """Without a plateau, what counts is how long the pool lasts as fast as it fills."""
-    shape = SessionShape(0.2, 0.2, 6, 6000, 48)
-    controller = Controller(
-        AdmissionSettings(shape, 400, pool_blocks=10_000, bounded=False), _state()
-    )
-    for second in range(120):
-        controller.control(float(second), Reading(10, 1.0, 30.0 * second))
-    answer = controller.try_admit(120.0, ORDINARY)
+    """Without a plateau, what counts is how long the pool lasts, those who are about to enter included."""
+    shape = SessionShape(0.2, 0.2, 6, 6000, 600, 188)
+    settings = AdmissionSettings(shape, 400, pool_blocks=10_000, bounded=False)
+    controller = Controller(settings, _state())
+    controller.joins.rate = inf
+    leases = _fill(controller)
+    assert len(leases) == 9500 // 188
+    answer = controller.try_admit(999.0, ORDINARY)
     assert isinstance(answer, Rejection)
     assert (answer.reason, answer.bound) == ("kv", "kv_wall")
+    controller.control(1000.0, Reading(50, 1.0, 9000.0))
+    for lease in leases[10:]:
+        controller.release(1000.0, lease)
+    assert isinstance(controller.try_admit(1001.0, ORDINARY), Rejection)
 
 
 def _state() -> Learned:

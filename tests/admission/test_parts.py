@@ -23,16 +23,17 @@ def test_a_pool_promises_no_more_than_it_has() -> None:
 
 
 def test_the_wall_is_forecast_from_how_fast_the_pool_fills() -> None:
-    """Ten blocks a second towards a thousand: about a hundred seconds at the start, fewer later."""
+    """Ten blocks a second towards a thousand: a hundred seconds at the start, forty after sixty."""
     pool = KvPool(1000, reserve=0.0)
-    for second in range(120):
-        pool.observe(min(900.0, 10.0 * second), 1.0)
-        if second == 60:
-            assert 35 < pool.wall_s < 60
+    assert pool.wall_s(10) == 100
+    for second in range(61):
+        pool.observe(10.0 * second, 1.0)
+    assert pool.wall_s(10) == 40
+    assert 35 < pool.wall_s(0) < 60  # as it was seen to fill
     steady = KvPool(1000, reserve=0.0)
     for _ in range(10):
         steady.observe(500.0, 1.0)
-    assert steady.wall_s == inf
+    assert steady.wall_s(0) == inf
 
 
 def test_cores_bound_the_fleet_once_they_are_busy() -> None:

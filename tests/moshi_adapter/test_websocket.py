@@ -20,6 +20,7 @@ MOSHI: dict[str, Any] = {
     "engine.max_sessions": 4,
     "engine.moshi.device": "cpu",
     "log.level": "warning",
+    "admission.kind": "static",  # as configs/moshi.toml has it: the slots are the limit
 }
 
 
