@@ -26,7 +26,7 @@ from admission.obstacle import Obstacle
 from admission.outlook import Outlook
 from admission.pacing import JoinTokens, Probation, pacing_obstacle
 from admission.port import Lease, Reason, Rejection, Request
-from admission.projection import Demand, Kind
+from admission.projection import Kind
 from admission.resources import IngestLoad, KvPool, Reading, StallLatch
 from admission.retry import RetryAdvice
 from admission.settings import AdmissionSettings, come_back_share
@@ -275,11 +275,6 @@ class Controller:
             self.shown = self.evidence.bound(outlook.capacity, fill, outlook.cost.noise, temper)
 
     # -- what others may know ------------------------------------------------------
-
-    @property
-    def demand(self) -> Demand:
-        """What the fleet asks for at full age."""
-        return self.fleet.demand
 
     @property
     def closed(self) -> Reason | None:

@@ -65,7 +65,7 @@ def explain(controller: Controller, now: float) -> dict[str, Any]:
             | {"share": _number(bound.share)}
             for bound in found
         ],
-        "projected_load": _number(outlook.load(controller.demand)),
+        "projected_load": _number(outlook.load(controller.fleet.demand)),
         "closed": controller.closed,
         "stalled": controller.stall.is_set,
         "holding": controller.holding,

@@ -150,7 +150,7 @@ class Gatekeeper:
             limits={b.name: b.limit for b in found if b.unit == "sessions" and b.limit < inf},
             shares={bound.name: min(bound.share, 1e6) for bound in found},
             binding=binding(found).name,
-            projected_load=outlook.load(controller.demand),
+            projected_load=outlook.load(controller.fleet.demand),
             gain=outlook.cost.gain,
             tail=outlook.tail.value,
             admitted=controller.decisions["admitted"],

@@ -131,7 +131,7 @@ def test_a_more_urgent_session_shrinks_what_fits() -> None:
     fast = Request(tick_s=0.04, steps_per_tick=6)
     controller = _experienced()
     _fill(controller, SLOW)
-    before = controller.outlook.load(controller.demand)
+    before = controller.outlook.load(controller.fleet.demand)
     kind = controller.fleet.kind_of(fast)
     assert controller.outlook.load(controller.fleet.with_one(kind)) > 2 * before
     answer = controller.try_admit(500.0, fast)

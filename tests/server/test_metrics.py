@@ -11,6 +11,7 @@ from engine.lag import Lag
 from engine.observer import Outcome, StepStats, TickStats, TurnStats
 from engine.work import KvSnapshot
 from server.dials import Readings
+from server.gatekeeper import AdmissionReadings
 from server.histogram import Histogram
 from server.metrics import TICKS_KEPT, Metrics
 
@@ -211,6 +212,9 @@ class _Behind:
             reserved_blocks=60,
             restarts=1,
             faults={**Faults().counts, "stall": 5},
+            admission=AdmissionReadings(
+                {"aimd": 9.0}, {"aimd": 0.3, "kv": 0.5}, "kv", 0.4, 1.0, 0.2, admitted=3
+            ),
         )
 
 
