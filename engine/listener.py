@@ -1,7 +1,10 @@
 """What a session tells its owner. Called on the event loop; must not block."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from engine.speech.ports import ScoredToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,12 @@ class SessionListener(Protocol):
     def speech_started(self, audio_ms: int) -> None: ...
     def speech_stopped(self, audio_ms: int) -> None: ...
     def idle_timeout(self, start_ms: int, end_ms: int) -> None: ...
-    def transcribed(self, item_id: str, text: str, seconds: float) -> None: ...
+    def transcribed(
+        self, item_id: str, text: str, seconds: float, tokens: Sequence[ScoredToken] = ()
+    ) -> None:
+        """The words of a spoken item. `tokens`: what they are made of, where the session wants it and it is known."""
+        ...
+
     def transcription_failed(self, item_id: str, message: str) -> None: ...
     def response_text(self, response_id: str, text: str) -> None:
         """More answer text (text mode: as decoded; audio mode: just ahead of the audio that speaks it)."""

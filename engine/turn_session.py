@@ -10,6 +10,7 @@ from engine.listener import Usage
 from engine.models.base import (
     Heard,
     IdleTimeout,
+    ScoringModel,
     SessionSetup,
     Signal,
     SpeechPaused,
@@ -19,6 +20,7 @@ from engine.models.base import (
 )
 from engine.response import Phase, ResponseRequest
 from engine.session import Call, Session
+from engine.speech.ports import Transcript
 
 KEPT_TRANSCRIPTS = 64  # an answer waits for at most the newest few; older words are in its messages
 MAX_PARALLEL_ANSWERS = 8  # one in the conversation, the others out of band
@@ -32,7 +34,7 @@ class TurnSession(Session):
         self._lane = self._new_lane(call.session_id)
         self._answers: dict[str, tuple[Answer, Lane, asyncio.Task[None]]] = {}
         self._transcripts: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
-        self._guess: tuple[int, asyncio.Task[str]] | None = None  # (voiced_ms, its words)
+        self._guess: tuple[int, asyncio.Task[Transcript]] | None = None  # (voiced_ms, its words)
         self._turn_over = False  # a SpeechStopped is being told: a commit now means that turn
         self._speech_stopped_at: float | None = None  # consumed by the answer to it
 
@@ -53,6 +55,8 @@ class TurnSession(Session):
         return super().commit(item_id)
 
     def _apply(self, setup: SessionSetup) -> None:
+        if setup.scores_words != self.setup.scores_words:
+            self._guess = None
         super()._apply(setup)
         self._lane.context.limits = self._parts.limits_of(setup)
 
@@ -89,11 +93,11 @@ class TurnSession(Session):
         if utterance is not None and (self._guess is None or self._guess[0] != utterance.voiced_ms):
             self._guess = utterance.voiced_ms, self._spawn(self.id, self._consider(utterance))
 
-    async def _consider(self, utterance: Utterance) -> str:
+    async def _consider(self, utterance: Utterance) -> Transcript:
         """The words so far, which may also decide how long the pause must be to end the turn."""
         words = await self._words(utterance)
         if self.setup.turn_detection.eagerness is not None and not self.closed:
-            await self._parts.pool.run(self._parts.model.weigh, self.state, utterance, words)
+            await self._parts.pool.run(self._parts.model.weigh, self.state, utterance, words.text)
         return words
 
     def _cut(self, item_id: str) -> None:
@@ -105,23 +109,27 @@ class TurnSession(Session):
         self,
         item_id: str,
         utterance: Utterance | None,
-        guess: tuple[int, asyncio.Task[str]] | None,
+        guess: tuple[int, asyncio.Task[Transcript]] | None,
     ) -> None:
         if utterance is None:
-            words = ""
+            words = Transcript("")
         elif guess is not None and guess[0] == utterance.voiced_ms:
             words = await guess[1]
         else:
             words = await self._words(utterance)
         if self.closed:
             return
-        self.listener.transcribed(item_id, words, utterance.duration_s if utterance else 0.0)
+        seconds = utterance.duration_s if utterance else 0.0
+        self.listener.transcribed(item_id, words.text, seconds, words.tokens)
         waiting = self._transcripts.get(item_id)
         if waiting is not None and not waiting.done():
-            waiting.set_result(words)
+            waiting.set_result(words.text)
 
-    async def _words(self, utterance: Utterance) -> str:
-        return await self._parts.pool.run(self._parts.model.transcribe, utterance)
+    async def _words(self, utterance: Utterance) -> Transcript:
+        model, pool = self._parts.model, self._parts.pool
+        if self.setup.scores_words and isinstance(model, ScoringModel):
+            return await pool.run(model.scored, utterance)
+        return Transcript(await pool.run(model.transcribe, utterance))
 
     async def _transcript(self, item_id: str) -> str:
         """The words of a spoken item; empty if it is not known (deleted, or never spoken)."""

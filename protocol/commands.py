@@ -36,6 +36,15 @@ class Configure(msgspec.Struct, frozen=True):
     language: str | None
     tools: tuple[dict[str, Any], ...]
     truncation: TruncationSettings = TruncationSettings()
+    logprobs: bool = False  # say how sure the transcriber is of each token
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """How sure the transcriber is of one token of a transcript, in the form the wire has for it."""
+
+    token: str
+    logprob: float  # natural logarithm of its probability
+    bytes: list[int]  # its UTF-8
 
 
 class PushAudio(msgspec.Struct, frozen=True, gc=False):

@@ -3,9 +3,11 @@
 The queue it fills is bounded by its owner, who takes the texts after each call into the connection.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from protocol.codec import DeltaTemplate, encode
+from protocol.commands import TokenLogprob
 from protocol.errors import ProtocolError
 from protocol.ids import IdFactory
 from protocol.items import Item
@@ -96,13 +98,17 @@ class ServerEvents:
             {"item_id": item_id, "content_index": content_index, "audio_end_ms": audio_end_ms},
         )
 
-    def transcription_delta(self, item_id: str, delta: str) -> None:
+    def transcription_delta(
+        self, item_id: str, delta: str, logprobs: Sequence[TokenLogprob]
+    ) -> None:
         self._emit(
             "conversation.item.input_audio_transcription.delta",
-            {"item_id": item_id, "content_index": 0, "delta": delta},
+            {"item_id": item_id, "content_index": 0, "delta": delta, **_scored(logprobs)},
         )
 
-    def transcription_completed(self, item_id: str, transcript: str, seconds: float) -> None:
+    def transcription_completed(
+        self, item_id: str, transcript: str, seconds: float, logprobs: Sequence[TokenLogprob]
+    ) -> None:
         """`usage` is required by two clients; the duration form is the one all of them take."""
         self._emit(
             "conversation.item.input_audio_transcription.completed",
@@ -111,6 +117,7 @@ class ServerEvents:
                 "content_index": 0,
                 "transcript": transcript,
                 "usage": {"type": "duration", "seconds": seconds},
+                **_scored(logprobs),
             },
         )
 
@@ -178,3 +185,7 @@ class ServerEvents:
             "response.function_call_arguments.done",
             {**fields, "name": name, "arguments": arguments},
         )
+
+
+def _scored(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {"logprobs": logprobs} if logprobs else {}

@@ -12,6 +12,8 @@ from msgspec import UNSET, Meta, UnsetType
 Milliseconds = Annotated[int, Meta(ge=0, le=3_600_000)]
 MaxOutputTokens = Annotated[int, Meta(ge=1, le=4096)] | Literal["inf"]
 Modality = Literal["audio", "text"]
+Include = Literal["item.input_audio_transcription.logprobs"]
+LOGPROBS: Include = "item.input_audio_transcription.logprobs"
 OneModality = Annotated[list[Modality], Meta(min_length=1, max_length=1)]
 
 
@@ -135,7 +137,7 @@ class SessionPatch(msgspec.Struct):
     tracing: Literal["auto"] | Tracing | UnsetType | None = UNSET
     truncation: Literal["auto", "disabled"] | Retention | UnsetType | None = UNSET
     prompt: Prompt | UnsetType | None = UNSET
-    include: list[Literal["item.input_audio_transcription.logprobs"]] | UnsetType | None = UNSET
+    include: list[Include] | UnsetType | None = UNSET
     audio: AudioPatch | UnsetType | None = UNSET
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.commands import Configure, TruncationSettings, TurnDetectionSettings
 from protocol.session_config import SessionConfig, TurnDetection
-from protocol.session_patch import Retention, Tool
+from protocol.session_patch import LOGPROBS, Retention, Tool
 
 
 def client_view(
@@ -62,7 +62,14 @@ def engine_view(config: SessionConfig) -> Configure:
         language=None if config.transcription is None else config.transcription.language,
         tools=plain_tools(config.tools),
         truncation=_truncation_settings(config.truncation),
+        logprobs=_wants_logprobs(config),
     )
+
+
+def _wants_logprobs(config: SessionConfig) -> bool:
+    """Asked for, and transcripts are told at all."""
+    told = config.transcription is not None or config.type == "transcription"
+    return told and LOGPROBS in (config.include or ())
 
 
 def _truncation_settings(wanted: str | Retention) -> TruncationSettings:

@@ -5,9 +5,11 @@ unless one is in progress and may not be interrupted; then the answer is owed an
 A frame-locked model takes turns by itself: its answers open at its first sound and close when it falls silent.
 """
 
+from collections.abc import Sequence
+
 from protocol import session_config
 from protocol.caller_audio import CallerAudio
-from protocol.commands import ClearAudio, Command, CommitAudio
+from protocol.commands import ClearAudio, Command, CommitAudio, TokenLogprob
 from protocol.conversation import Conversation
 from protocol.ids import IdFactory
 from protocol.item_requests import ItemRequests
@@ -79,12 +81,14 @@ class TurnTaking:
         self._add_turn(item_id)
         return [ClearAudio(), *self._answer_turn()]
 
-    def transcribed(self, item_id: str, text: str, seconds: float) -> list[Command]:
+    def transcribed(
+        self, item_id: str, text: str, seconds: float, logprobs: Sequence[TokenLogprob] = ()
+    ) -> list[Command]:
         """The words of a user item, `seconds` long; kept always, told only to clients that asked."""
         if self._settle_transcript(item_id, text) and self._tells_transcripts:
             if text:
-                self._events.transcription_delta(item_id, text)
-            self._events.transcription_completed(item_id, text, seconds)
+                self._events.transcription_delta(item_id, text, logprobs)
+            self._events.transcription_completed(item_id, text, seconds, logprobs)
         return []
 
     def transcription_failed(self, item_id: str, message: str) -> list[Command]:

@@ -4,7 +4,7 @@ Both run on the event loop and never wait. What a fact makes the protocol say is
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol
 
 from engine.clock import Clock
@@ -12,6 +12,7 @@ from engine.engine import Engine
 from engine.listener import CallPart, EndReason, Usage
 from engine.session import Session
 from engine.speech.loudness import to_pcm16
+from engine.speech.ports import ScoredToken
 from engine.speech.resample import Resampler
 from protocol.commands import (
     CancelResponse,
@@ -25,7 +26,7 @@ from protocol.commands import (
 )
 from protocol.facade import Facade
 from server.metrics import EndedReason
-from server.translate import request_of, setup_of, usage_of
+from server.translate import logprob_of, request_of, setup_of, usage_of
 
 P = ParamSpec("P")
 
@@ -180,8 +181,11 @@ class EngineSide:
         self.act(self._protocol.idle_timeout(start_ms, end_ms))
 
     @_contained
-    def transcribed(self, item_id: str, text: str, seconds: float) -> None:
-        self.act(self._protocol.transcribed(item_id, text, seconds))
+    def transcribed(
+        self, item_id: str, text: str, seconds: float, tokens: Sequence[ScoredToken] = ()
+    ) -> None:
+        scores = tuple(logprob_of(token) for token in tokens)
+        self.act(self._protocol.transcribed(item_id, text, seconds, scores))
 
     @_contained
     def transcription_failed(self, item_id: str, message: str) -> None:

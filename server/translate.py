@@ -5,7 +5,8 @@ from engine.listener import Usage
 from engine.models.base import Message, SessionSetup, TurnDetection
 from engine.models.tools import Tool, ToolChoice
 from engine.response import ResponseRequest
-from protocol.commands import Configure, CreateResponse, TruncationSettings
+from engine.speech.ports import ScoredToken
+from protocol.commands import Configure, CreateResponse, TokenLogprob, TruncationSettings
 from protocol.response import ResponseUsage
 
 
@@ -26,6 +27,7 @@ def setup_of(command: Configure) -> SessionSetup:
         language=command.language,
         tools=command.tools,
         policy=policy_of(command.truncation),
+        scores_words=command.logprobs,
     )
 
 
@@ -72,6 +74,11 @@ def _tools_of(command: CreateResponse) -> tuple[tuple[Tool, ...], ToolChoice]:
         return command.tools, choice
     named = tuple(tool for tool in command.tools if tool["name"] == choice["name"])
     return named, "required"
+
+
+def logprob_of(token: ScoredToken) -> TokenLogprob:
+    """One token of a transcript."""
+    return TokenLogprob(token.text, token.logprob, list(token.spelling))
 
 
 def usage_of(usage: Usage) -> ResponseUsage:

@@ -1,6 +1,7 @@
 """A turn that nobody hears: it loads every lazy part and shows whether this machine meets its budget."""
 
 import asyncio
+from collections.abc import Sequence
 
 from engine.clock import Clock
 from engine.engine import Engine
@@ -8,6 +9,7 @@ from engine.listener import CallPart, EndReason, Usage
 from engine.models.base import Message, SessionSetup
 from engine.observer import Observer, StepStats, TickStats, TurnStats
 from engine.response import ResponseRequest
+from engine.speech.ports import ScoredToken
 
 _SESSION_ID = "sess_warm_up"
 _HEARD_S = 1.0  # silence to listen to
@@ -110,7 +112,9 @@ class _Listener:
     def speech_stopped(self, audio_ms: int) -> None: ...
     def idle_timeout(self, start_ms: int, end_ms: int) -> None: ...
 
-    def transcribed(self, item_id: str, text: str, seconds: float) -> None:
+    def transcribed(
+        self, item_id: str, text: str, seconds: float, tokens: Sequence[ScoredToken] = ()
+    ) -> None:
         self.transcribed_or_not.set()
 
     def transcription_failed(self, item_id: str, message: str) -> None:

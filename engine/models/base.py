@@ -10,12 +10,13 @@ method in the wrong place stalls every call:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from engine.kv_policy import KvPolicy
 from engine.models.tools import Tool, ToolChoice
+from engine.speech.ports import Transcript
 from engine.work import Feature, Sampling
 
 
@@ -69,6 +70,7 @@ class SessionSetup:
     language: str | None = None
     tools: tuple[dict[str, Any], ...] = ()
     policy: KvPolicy | None = None  # None: the deployment's
+    scores_words: bool = False  # the client wants to know how sure the transcriber is of each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,15 @@ class InteractionModel(Protocol):
 
     def sampling(self) -> Sampling:
         """How answers are drawn."""
+        ...
+
+
+@runtime_checkable
+class ScoringModel(InteractionModel, Protocol):
+    """A model that can say how sure it is of what it understood."""
+
+    def scored(self, utterance: Utterance) -> Transcript:
+        """As `transcribe`; with its tokens, where the transcriber knows their probabilities. [pool]"""
         ...
 
 

@@ -28,7 +28,14 @@ from engine.speech.end_of_turn import (
     is_backchannel,
     silence_ms,
 )
-from engine.speech.ports import Samples, Transcriber, Voice, VoiceActivity
+from engine.speech.ports import (
+    Samples,
+    ScoringTranscriber,
+    Transcriber,
+    Transcript,
+    Voice,
+    VoiceActivity,
+)
 from engine.work import Sampling
 
 _NOTHING = Heard()
@@ -118,6 +125,12 @@ class Cascade:
 
     def transcribe(self, utterance: Utterance) -> str:
         return self._parts.transcriber.transcribe(np.frombuffer(utterance.pcm, np.float32))
+
+    def scored(self, utterance: Utterance) -> Transcript:
+        transcriber = self._parts.transcriber
+        if isinstance(transcriber, ScoringTranscriber):
+            return transcriber.scored(np.frombuffer(utterance.pcm, np.float32))
+        return Transcript(self.transcribe(utterance))
 
     def weigh(self, state: Caller, utterance: Utterance, words: str) -> None:
         eagerness = state.setup.turn_detection.eagerness

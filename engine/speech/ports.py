@@ -5,7 +5,8 @@ time, so they keep no mutable state of their own: a session's state is passed in
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +40,37 @@ class VoiceActivity(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """One token of a transcript, and how sure the transcriber was of it."""
+
+    text: str  # as it stands in the transcript
+    spelling: bytes  # UTF-8, or a part of it where a character takes several tokens
+    logprob: float  # natural logarithm of its probability among all tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What was said. The spellings of the tokens, where there are any, join to the text."""
+
+    text: str
+    tokens: tuple[ScoredToken, ...] = ()
+
+
 class Transcriber(Protocol):
     """Turns speech into text."""
 
     def transcribe(self, samples: Samples) -> str:
         """The words in float32[n] at 16 kHz; empty if nothing intelligible was said."""
+        ...
+
+
+@runtime_checkable
+class ScoringTranscriber(Transcriber, Protocol):
+    """One that can say how sure it is of each token."""
+
+    def scored(self, samples: Samples) -> Transcript:
+        """As `transcribe`, with the tokens that the words are made of."""
         ...
 
 

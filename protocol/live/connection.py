@@ -7,7 +7,7 @@ a grid of 200 ms (`beat`) and remembers of it what was played. Speech of the cal
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from protocol.codec import decode_audio
@@ -19,6 +19,7 @@ from protocol.commands import (
     CreateResponse,
     Hangup,
     PushAudio,
+    TokenLogprob,
     TurnDetectionSettings,
 )
 from protocol.errors import ProtocolError
@@ -189,7 +190,9 @@ class LiveConnection:
         """Not asked for."""
         return []
 
-    def transcribed(self, item_id: str, text: str, seconds: float) -> list[Command]:
+    def transcribed(
+        self, item_id: str, text: str, seconds: float, logprobs: Sequence[TokenLogprob] = ()
+    ) -> list[Command]:
         """The words of a turn, over the grid cells it was spoken in."""
         span = self._history.settle(item_id, text)
         if text and span is not None:

@@ -12,6 +12,7 @@ from support.embedded import clip
 
 from engine.speech.hibari import HibariVoice
 from engine.speech.moonshine import MoonshineTranscriber
+from engine.speech.ports import Transcript
 from engine.speech.resample import Resampler
 from engine.speech.silero import SileroVad
 
@@ -124,3 +125,29 @@ def test_silence_is_not_voice_activity(silero: SileroVad) -> None:
     for _ in range(20):
         spoken, state = silero.probabilities(np.zeros((1, 512), np.float32), state)
         assert spoken[0] < 0.2
+
+
+def test_every_token_of_a_transcript_has_its_probability(moonshine: MoonshineTranscriber) -> None:
+    """The scored words are the words, spelled by their tokens; noise makes them less sure."""
+    samples, _ = recording("librivox-0880")
+    scored = moonshine.scored(samples)
+    assert scored.text == moonshine.transcribe(samples) != ""
+    assert "".join(token.text for token in scored.tokens) == scored.text
+    assert b"".join(token.spelling for token in scored.tokens) == scored.text.encode()
+    assert all(-20 < token.logprob <= 0 for token in scored.tokens)
+    noise = np.random.default_rng(0).normal(0, 0.05, len(samples)).astype(np.float32)
+    assert _certainty(moonshine, samples + noise) < _certainty(moonshine, samples) < 0
+
+
+def _certainty(moonshine: MoonshineTranscriber, samples: np.ndarray) -> float:
+    return float(np.mean([token.logprob for token in moonshine.scored(samples).tokens]))
+
+
+def test_long_audio_and_silence_are_scored_as_they_are_transcribed(
+    moonshine: MoonshineTranscriber,
+) -> None:
+    """Pieces are joined alike; where nothing was said there are no tokens."""
+    samples, _ = recording("librivox-0880")
+    long = np.concatenate([samples] * 4)
+    assert moonshine.scored(long).text == moonshine.transcribe(long)
+    assert moonshine.scored(np.zeros(16_000, np.float32)) == Transcript("")

@@ -1,7 +1,7 @@
 """A whole engine on the simulated plant, in virtual time: real sessions, real loops, simulated cost."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -20,6 +20,7 @@ from engine.pool import Pools
 from engine.response import ResponseRequest
 from engine.settings import EngineSettings
 from engine.sim_backend import SimBackend, SimCost
+from engine.speech.ports import ScoredToken
 from engine.speech.sim import DurationTranscriber, EnergyVad, ToneVoice
 
 RATE = 24_000
@@ -62,6 +63,7 @@ class Caller:
         self.facts: list[tuple[object, ...]] = []
         self.audio: dict[str, bytes] = {}
         self.text: dict[str, str] = {}
+        self.tokens: dict[str, tuple[ScoredToken, ...]] = {}  # of transcripts, by item
         self.changed = asyncio.Event()
 
     def _note(self, *fact: object) -> None:
@@ -77,8 +79,11 @@ class Caller:
     def idle_timeout(self, start_ms: int, end_ms: int) -> None:
         self._note("idle_timeout", start_ms, end_ms)
 
-    def transcribed(self, item_id: str, text: str, seconds: float) -> None:
+    def transcribed(
+        self, item_id: str, text: str, seconds: float, tokens: Sequence[ScoredToken] = ()
+    ) -> None:
         self._note("transcribed", item_id, text)
+        self.tokens[item_id] = tuple(tokens)
 
     def transcription_failed(self, item_id: str, message: str) -> None:
         self._note("transcription_failed", item_id, message)
