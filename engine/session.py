@@ -4,11 +4,9 @@ Everything here runs on the event loop. `TurnSession` serves turn-based models (
 serves frame-locked ones (every tick in, every tick out).
 """
 
-import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from engine.framer import Framer
 from engine.grid import TickGrid
@@ -20,9 +18,8 @@ from engine.observer import TickKind, TickStats
 from engine.response import ResponseRequest
 from engine.settings import Parts
 from engine.slo import TickLedger
+from engine.spawn import Spawn
 from engine.work import Frame
-
-Spawn = Callable[[str, Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
 
 
 class EarPort(Protocol):

@@ -18,7 +18,7 @@ from engine.models.audio_caller import AudioCaller
 from engine.models.audio_chat import AudioChatMl
 from engine.models.audio_format import AudioFormat
 from engine.models.base import AudioChunk, Heard, ModelSpec, SessionSetup, SpeechStopped
-from engine.models.caller import Caller
+from engine.models.caller_turns import CallerTurns
 from engine.models.cascade import Cascade, CascadeParts
 from engine.models.chat import ChatFormat
 from engine.models.families import Family
@@ -64,7 +64,7 @@ class AudioTurns(Cascade):
         fresh = np.zeros(parts.vad.state_size, np.float32)
         return AudioCaller(setup, fresh, parts.chat.detokenizer(), self._audio.bins)
 
-    def hear(self, batch: Sequence[tuple[Caller, bytes]]) -> list[Heard]:
+    def hear(self, batch: Sequence[tuple[CallerTurns, bytes]]) -> list[Heard]:
         """As a cascade; and whenever a turn has another second of audio, or ends, a chunk of it."""
         heard = super().hear(batch)
         for index, (caller, _) in enumerate(batch):
@@ -103,7 +103,7 @@ class AudioTurns(Cascade):
             (*rest.token_ids, *self._turns.turn_ends), rest.decode, features=rest.features
         )
 
-    def clear(self, state: Caller) -> None:
+    def clear(self, state: CallerTurns) -> None:
         super().clear(state)
         assert isinstance(state, AudioCaller)
         state.next_turn()

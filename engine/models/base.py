@@ -250,7 +250,7 @@ class InteractionModel(Protocol):
 
 
 @runtime_checkable
-class ScoringModel(InteractionModel, Protocol):
+class ScoringModel(Protocol):
     """A model that can say how sure it is of what it understood."""
 
     def scored(self, utterance: Utterance) -> Transcript:

@@ -185,9 +185,7 @@ def test_clear_forgets_audio_that_is_being_heard(model: Cascade) -> None:
             assert cleared.wait(5)
             return np.ones(len(frames), np.float32), states
 
-    model._parts = type(model._parts)(
-        SlowVad(), model._parts.transcriber, model._parts.chat, model._parts.voice
-    )
+    model._vad = SlowVad()
     caller = model.open(SessionSetup())
     results: list[Heard] = []
     thread = threading.Thread(target=lambda: results.extend(model.hear([(caller, sound(1))])))
