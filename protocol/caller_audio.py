@@ -3,6 +3,7 @@
 from protocol.audio_format import PCM_RATE, AudioFormat
 from protocol.errors import ProtocolError
 from protocol.ids import IdFactory
+from protocol.kept_audio import Tape, position
 
 MIN_COMMIT_MS = 100
 
@@ -11,11 +12,13 @@ _UNITS_PER_MS = PCM_RATE // 1000
 
 
 class CallerAudio:
-    """Counts audio; keeps none. The id of a turn's item is fixed when speech starts."""
+    """Counts audio, and finds a turn's on the tape. The id of a turn's item is fixed when speech starts."""
 
-    def __init__(self, ids: IdFactory) -> None:
+    def __init__(self, ids: IdFactory, tape: Tape) -> None:
         self._ids = ids
-        self._units = 0  # length appended since the last commit or clear, in 1/24 ms
+        self._tape = tape
+        self._units = 0  # length appended since the last commit or clear
+        self._turn_from = 0  # where the turn being spoken begins, on the tape
         self.item_id: str | None = None  # the item of the turn being spoken; None between turns
 
     @property
@@ -23,25 +26,39 @@ class CallerAudio:
         """Audio appended since the last commit or clear."""
         return self._units / _UNITS_PER_MS
 
-    def append(self, byte_count: int, audio_format: AudioFormat) -> None:
-        """More audio, as bytes of the wire format."""
-        samples = byte_count // audio_format.sample_bytes
-        self._units += samples * (PCM_RATE // audio_format.rate)
+    @property
+    def format(self) -> AudioFormat:
+        """Of what is recorded."""
+        return self._tape.format
 
-    def begin_turn(self) -> str:
-        """The item id of the turn that begins, or of the one under way."""
+    def append(self, audio: bytes, audio_format: AudioFormat) -> None:
+        """More audio, in the wire's format."""
+        self._units += self._tape.append(audio, audio_format)
+
+    def begin_turn(self, audio_ms: int) -> str:
+        """The item id of the turn that begins there, or of the one under way."""
         if self.item_id is None:
             self.item_id = self._ids.new("item")
+            self._turn_from = position(audio_ms)
         return self.item_id
 
     def end_turn(self) -> str:
         """The item id of the turn that is now complete; the buffer is empty again."""
-        item_id = self.begin_turn()
-        self.clear()
+        item_id = self.item_id or self._ids.new("item")
+        self._restart()
         return item_id
+
+    def recorded(self, stop_ms: int | None) -> list[bytes]:
+        """The audio of the turn being spoken, up to there or to the end; where there is none, all since the last."""
+        start = self._tape.end - self._units if self.item_id is None else self._turn_from
+        return self._tape.read(start, self._tape.end if stop_ms is None else position(stop_ms))
 
     def clear(self) -> None:
         """Forget what was appended and the turn under way."""
+        self._tape.wipe()
+        self._restart()
+
+    def _restart(self) -> None:
         self._units = 0
         self.item_id = None
 

@@ -115,7 +115,7 @@ class RealtimeConnection(TurnTaking):
             return audio
         if not audio:
             return []
-        self._caller.append(len(audio), audio_format)
+        self._caller.append(audio, audio_format)
         return [PushAudio(audio_format.to_pcm(audio))]
 
     def _commit(self, _: AudioCommit) -> _Outcome:
@@ -150,7 +150,7 @@ class RealtimeConnection(TurnTaking):
         return self._items.delete(event) or []
 
     def _retrieve_item(self, event: ItemRetrieve) -> _Outcome:
-        return self._items.retrieve(event) or []
+        return self._items.retrieve(event, self._config) or []
 
     def _truncate_item(self, event: ItemTruncate) -> _Outcome:
         return self._items.truncate(event) or []

@@ -1,7 +1,7 @@
 """The conversation: a doubly linked chain of items, each found by id in constant time.
 
 What `previous_item_id` says is the chain itself, at the moment the event is made. Bounded: past `max_items` the oldest
-item is forgotten, so a call may last for days. No audio is kept, only words.
+item is forgotten, so a call may last for days. Words are kept, and of their audio what fits on the shelf.
 """
 
 import json
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from protocol.commands import ContextMessage
 from protocol.errors import ProtocolError, invalid_value
 from protocol.items import Entry, Item, text_of
+from protocol.kept_audio import AudioShelf
 
 ROOT = "root"
 
@@ -17,8 +18,9 @@ ROOT = "root"
 class Conversation:
     """The items of one session, in order."""
 
-    def __init__(self, conversation_id: str, max_items: int) -> None:
+    def __init__(self, conversation_id: str, max_items: int, shelf: AudioShelf) -> None:
         self.id = conversation_id
+        self.shelf = shelf
         self._max_items = max_items
         self._entries: dict[str, Entry] = {}
         self._first: Entry | None = None
@@ -76,6 +78,8 @@ class Conversation:
         entry = self._entries.pop(item_id, None)
         if entry is not None:
             self._unlink(entry)
+            if entry.clip is not None:
+                entry.clip.forget()
         return entry
 
     def messages(self) -> tuple[ContextMessage, ...]:

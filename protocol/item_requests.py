@@ -13,6 +13,7 @@ from protocol.errors import ProtocolError, invalid_value
 from protocol.ids import IdFactory
 from protocol.items import Item, parsed
 from protocol.server_events import ServerEvents
+from protocol.session_config import SessionConfig
 
 
 class _Deferred(msgspec.Struct, frozen=True):
@@ -59,12 +60,14 @@ class ItemRequests:
         self._events.item_deleted(event.item_id)
         return None
 
-    def retrieve(self, event: ItemRetrieve) -> ProtocolError | None:
-        """Show an item as it is now."""
+    def retrieve(self, event: ItemRetrieve, config: SessionConfig) -> ProtocolError | None:
+        """Show an item as it is now, with its audio if that is in the session's format and still kept."""
         entry = self._conversation.get(event.item_id)
         waiting = self._deferred.get(event.item_id)
         if entry is not None:
-            self._events.item_retrieved(entry.item)
+            said_here = entry.item.role == "assistant"
+            audio_format = config.output_format if said_here else config.input_format
+            self._events.item_retrieved(entry.with_audio(audio_format))
         elif waiting is not None:
             self._events.item_retrieved(waiting.item)
         else:
@@ -86,6 +89,8 @@ class ItemRequests:
         kept_ms = 0  # an answer in text has no audio to cut
         if entry.spoken is not None:
             kept_ms = entry.spoken.cut(int(event.audio_end_ms))
+            if entry.clip is not None:
+                entry.clip.cut(kept_ms)
             if entry.item.status != "in_progress":
                 entry.remember_heard()
         self._events.item_truncated(event.item_id, 0, kept_ms)

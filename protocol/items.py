@@ -10,7 +10,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from protocol.alignment import SpokenText
+from protocol.audio_format import AudioFormat
 from protocol.errors import ProtocolError, invalid_value, missing
+from protocol.kept_audio import Clip
 from protocol.validation import checked
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -23,6 +25,7 @@ class Part(msgspec.Struct, kw_only=True):
     type: Literal["input_text", "input_audio", "output_text", "output_audio"]
     text: str | UnsetType = UNSET
     transcript: str | UnsetType | None = UNSET
+    audio: str | UnsetType = UNSET  # base64; only where an item is read back
 
 
 class Item(msgspec.Struct, kw_only=True):
@@ -42,7 +45,7 @@ class Item(msgspec.Struct, kw_only=True):
 class Entry:
     """An item's place in the conversation and what the server knows beyond the wire."""
 
-    __slots__ = ("awaits_transcript", "following", "item", "preceding", "spoken")
+    __slots__ = ("awaits_transcript", "clip", "following", "item", "preceding", "spoken")
 
     def __init__(self, item: Item) -> None:
         self.item = item
@@ -50,11 +53,22 @@ class Entry:
         self.following: Entry | None = None  # None: the last item
         self.awaits_transcript = False  # caller audio whose words are still to come
         self.spoken: SpokenText | None = None  # set for answers given as audio
+        self.clip: Clip | None = None  # its audio, as far as that is kept
 
     def remember_heard(self) -> None:
         """Make the transcript what the caller heard of a spoken answer."""
         if self.spoken is not None:
             self.item.content = [Part(type="output_audio", transcript=self.spoken.heard())]
+
+    def with_audio(self, audio_format: AudioFormat) -> Item:
+        """The item and its audio, where that is all there and in this format."""
+        audio = None
+        if self.clip is not None and self.clip.format is audio_format:
+            audio = self.clip.base64()
+        if audio is None or not self.item.content:
+            return self.item
+        part = msgspec.structs.replace(self.item.content[0], audio=audio)
+        return msgspec.structs.replace(self.item, content=[part])
 
 
 def user_audio(item_id: str, transcript: str | None = None) -> Item:

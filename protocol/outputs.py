@@ -9,6 +9,7 @@ from protocol.alignment import SpokenText
 from protocol.codec import MAX_DELTA_BYTES
 from protocol.conversation import Conversation
 from protocol.items import Entry, Item, ItemStatus, Part
+from protocol.kept_audio import Clip
 from protocol.response_options import ResponseOptions
 from protocol.server_events import Address, PartWire, ServerEvents
 
@@ -45,6 +46,12 @@ class Stage:
         self.events.item_added(item, self._conversation.previous_id(entry))
         return index, entry
 
+    def record(self, entry: Entry) -> Clip | None:
+        """Keep what this item says; None for one that nobody can read back."""
+        if self.speaks and not self._out_of_band:
+            entry.clip = self._conversation.shelf.clip(self.format)
+        return entry.clip
+
     def done(self, index: int, entry: Entry) -> None:
         """An item is as it will be. One that the client has deleted is told of by the response alone."""
         if self._conversation.get(entry.item.id) is entry:
@@ -65,6 +72,7 @@ class MessageOutput:
         self._index, self._entry = stage.add(self.item)
         if stage.speaks:
             self._entry.spoken = self._spoken
+        self._clip = stage.record(self._entry)
         self._write_down("")
         fields = {
             "response_id": stage.response_id,
@@ -90,12 +98,16 @@ class MessageOutput:
     def write_audio(self, pcm: bytes) -> None:
         """More voice: pcm16 at the rate of the answer's format."""
         self._spoken.speak(len(pcm))
-        events, address = self._stage.events, self._address
         if len(pcm) <= MAX_DELTA_BYTES:
-            events.audio_delta(address, self._encode(pcm))
+            self._send(self._encode(pcm))
             return
         for start in range(0, len(pcm), MAX_DELTA_BYTES):
-            events.audio_delta(address, self._encode(pcm[start : start + MAX_DELTA_BYTES]))
+            self._send(self._encode(pcm[start : start + MAX_DELTA_BYTES]))
+
+    def _send(self, audio: bytes) -> None:
+        self._stage.events.audio_delta(self._address, audio)
+        if self._clip is not None:
+            self._clip.add(audio)
 
     def finish(self, status: ItemStatus) -> None:
         """Close it. The events repeat all that was streamed, heard or not."""

@@ -14,6 +14,7 @@ from protocol.conversation import Conversation
 from protocol.ids import IdFactory
 from protocol.item_requests import ItemRequests
 from protocol.items import Entry, system_note, user_audio
+from protocol.kept_audio import AudioShelf, Tape, shared_out
 from protocol.response import COMPLETED, Ending, Response, ResponseUsage
 from protocol.response_options import ResponseOptions, standing
 from protocol.responses import Responses
@@ -36,8 +37,10 @@ class TurnTaking:
         self._ids = ids
         self._config = session_config.initial(defaults)
         self._events = ServerEvents(ids)
-        self._caller = CallerAudio(ids)
-        self._conversation = Conversation(ids.new("conv"), defaults.max_items)
+        tape_bytes, shelf_bytes = shared_out(defaults.max_audio_bytes)
+        self._caller = CallerAudio(ids, Tape(tape_bytes))
+        shelf = AudioShelf(shelf_bytes)
+        self._conversation = Conversation(ids.new("conv"), defaults.max_items, shelf)
         self._items = ItemRequests(self._conversation, self._events, ids, defaults.max_deferred)
         self._responses = Responses(self._conversation, self._events, ids, defaults.max_out_of_band)
         # A turn ended while an answer was in progress: it is answered next.
@@ -52,7 +55,7 @@ class TurnTaking:
         detection = self._config.turn_detection
         if detection is None:
             return []  # switched off while the detector was already listening
-        self._events.speech_started(audio_ms, self._caller.begin_turn())
+        self._events.speech_started(audio_ms, self._caller.begin_turn(audio_ms))
         active = self._responses.active
         if not detection.interrupt_response or self._defaults.decides_turns or active is None:
             return []
@@ -65,7 +68,7 @@ class TurnTaking:
         if detection is None or self._caller.item_id is None:
             return []  # switched off, committed or cleared since speech started
         self._events.speech_stopped(audio_ms, self._caller.item_id)
-        commands = self._commit_turn()
+        commands = self._commit_turn(audio_ms)
         if detection.create_response and not self._defaults.decides_turns:
             commands += self._answer_turn()
         return commands
@@ -157,10 +160,14 @@ class TurnTaking:
     def _tells_transcripts(self) -> bool:
         return self._config.transcription is not None or self._config.type == "transcription"
 
-    def _commit_turn(self) -> list[Command]:
-        """What the caller said becomes a user item, its words still to come."""
+    def _commit_turn(self, stop_ms: int | None = None) -> list[Command]:
+        """What the caller said, up to there or to the end, becomes a user item, its words still to come."""
+        said = self._caller.recorded(stop_ms)
         item_id = self._caller.end_turn()
-        self._add_turn(item_id).awaits_transcript = True
+        entry = self._add_turn(item_id)
+        entry.awaits_transcript = True
+        if said:
+            entry.clip = self._conversation.shelf.clip(self._caller.format, said)
         return [CommitAudio(item_id)]
 
     def _add_turn(self, item_id: str) -> Entry:

@@ -105,6 +105,7 @@ def session_defaults(config: Config, spec: ModelSpec) -> SessionDefaults:
         turn_detection=detection if turn.enabled else None,
         transcription_model=config.model.stt,
         decides_turns=spec.decides_turns,
+        max_audio_bytes=config.server.history_audio_bytes,
     )
 
 

@@ -40,6 +40,7 @@ class ServerConfig(Section):
     handshake_timeout_s: float = between(10.0, 0.1, 300.0)
     drain_s: float = between(25.0, 0.0, 86_400.0)
     max_session_s: float = between(3600.0, 1.0, 604_800.0)
+    history_audio_bytes: int = between(3_000_000, 0, 1_000_000_000)
     ping_interval_s: float = between(20.0, 1.0, 3600.0)
     ping_timeout_s: float = between(60.0, 1.0, 3600.0)
 

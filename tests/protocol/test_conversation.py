@@ -5,6 +5,7 @@ import pytest
 from protocol.conversation import Conversation
 from protocol.errors import ProtocolError
 from protocol.items import Entry, Item, Part
+from protocol.kept_audio import AudioShelf
 
 
 def item(item_id: str, text: str = "x") -> Item:
@@ -27,7 +28,7 @@ def chain(conversation: Conversation) -> list[str]:
 
 @pytest.fixture
 def conversation() -> Conversation:
-    conversation = Conversation("conv", max_items=5)
+    conversation = Conversation("conv", max_items=5, shelf=AudioShelf(0))
     for item_id in "abc":
         conversation.append(item(item_id))
     return conversation
@@ -84,7 +85,7 @@ def test_oldest_is_forgotten(conversation: Conversation) -> None:
 
 def test_a_bound_of_one() -> None:
     """The smallest conversation holds just the newest item."""
-    conversation = Conversation("conv", max_items=1)
+    conversation = Conversation("conv", max_items=1, shelf=AudioShelf(0))
     for item_id in "ab":
         conversation.append(item(item_id))
     assert chain(conversation) == ["b"]

@@ -9,6 +9,7 @@ from protocol.codec import DeltaTemplate
 from protocol.conversation import Conversation
 from protocol.errors import ProtocolError
 from protocol.ids import IdFactory
+from protocol.kept_audio import AudioShelf
 from protocol.response import COMPLETED, TRANSITIONS, Response, ResponseUsage, State, Step
 from protocol.response_options import standing
 from protocol.server_events import ServerEvents
@@ -66,7 +67,7 @@ def test_a_response_ends_once() -> None:
     ids = IdFactory("t")
     events = ServerEvents(ids)
     options = standing(initial(SessionDefaults()))
-    response = Response(options, Conversation("conv", 10), events, ids)
+    response = Response(options, Conversation("conv", 10, AudioShelf(0)), events, ids)
     response.write_text("")
     response.end(COMPLETED, None)
     events.take()
