@@ -1,8 +1,9 @@
 """The limit that only listens to measured latency: additive increase, multiplicative decrease. Pure.
 
-Decrease: once per congestion event, from `min(limit, active)` — a limit far above the fleet would need many cuts before
-one is felt — and never below half the fleet. Increase: only if the limit is what kept people out, and only after a full
-interval in which nobody entered, so that what is measured is the fleet that is there.
+Decrease: where ticks are late for several intervals in a row (a hiccup is over sooner, and refusing people would not
+have prevented it); once per congestion event; from `min(limit, active)`, because a limit far above the fleet would need
+many cuts before one is felt; and never below half the fleet. Increase: only if the limit is what kept people out, and
+only after a full interval in which nobody entered, so that what is measured is the fleet that is there.
 """
 
 from admission.latency_window import LatencyWindow
@@ -27,14 +28,15 @@ class AimdLimit:
 
     def update(self, now: float, window: LatencyWindow, active: float, *, quiet: bool) -> None:
         """An interval is over. `quiet`: nobody entered during it."""
-        temper = self._temper
+        temper, last = self._temper, window.last
         p99 = window.recent.quantile(0.99)
-        is_hot = p99 > temper.hot_share and window.last.quantile(0.99) > temper.hot_share
-        self._hot = self._hot + 1 if is_hot else 0
+        is_hot = p99 > temper.hot_share and last.quantile(0.99) > temper.hot_share
+        is_missing = last.miss_ratio > temper.miss_ratio
+        self._hot = self._hot + 1 if is_hot or is_missing else 0
         cooled = now - self.decreased_at > temper.cooldown_s
-        if not cooled or not window.last.total:
+        if not cooled or not last.total:
             return
-        if self._hot >= 2 or window.recent.miss_ratio > temper.miss_ratio:
+        if self._hot >= temper.standing:
             self._decrease(now, active)
         elif p99 < temper.low_share and quiet:
             self._increase(active)

@@ -137,7 +137,7 @@ class Calibration:
         return Learned(
             key,
             controller.outlook.cost.export(),
-            controller.outlook.tail.value,
+            controller.outlook.tail.known.as_triple(),
             controller.outlook.tail.heaviest,
             controller.outlook.tail.weight,
             most,

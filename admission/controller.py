@@ -30,7 +30,7 @@ from admission.projection import Kind
 from admission.resources import IngestLoad, KvPool, Reading, StallLatch
 from admission.retry import RetryAdvice
 from admission.settings import AdmissionSettings, come_back_share
-from admission.tail import TailRatio
+from admission.tail import Tail, TailRatio
 
 _ROUNDING = 1e-6  # of a session
 _PACING = ("join_rate", "probation")
@@ -56,7 +56,7 @@ class Controller:
         start = 2 * temper.min_limit if settings.paced else settings.max_sessions
         if learned is not None:
             cost.restore(learned.cost)
-            tail = TailRatio(learned.tail, learned.heaviest, learned.tail_weight)
+            tail = TailRatio(Tail(*learned.tail), learned.heaviest, learned.tail_weight)
             self.evidence.served, start = learned.served, max(start, learned.limit)
             self.join_s = learned.join_s
         come_back = come_back_share(temper, shape.tick_s)
@@ -287,7 +287,7 @@ class Controller:
         return Learned(
             key,
             outlook.cost.export(),
-            outlook.tail.value,
+            outlook.tail.known.as_triple(),
             outlook.tail.heaviest,
             outlook.tail.weight,
             self.evidence.served,

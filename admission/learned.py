@@ -16,7 +16,7 @@ class Learned:
 
     key: str  # model, device, engine version, window
     cost: dict[str, Any]  # CostModel.export
-    tail: float  # TailRatio.value …
+    tail: tuple[float, float, float]  # TailRatio.known …
     heaviest: int  # … the band of load it is from …
     tail_weight: float  # … and the ticks it rests on
     served: float  # Evidence.served, in full-age sessions
@@ -34,8 +34,9 @@ def loads(text: str, key: str) -> Learned | None:
         found = json.loads(text)
         if found.pop("version") != VERSION or found.get("key") != key:
             return None
-        state = Learned(**found)
-        numbers = (state.tail, state.tail_weight, state.served, state.limit, state.join_s)
+        slowest, likely, even_share = found["tail"]
+        state = Learned(**{**found, "tail": (slowest, likely, even_share)})
+        numbers = (*state.tail, state.tail_weight, state.served, state.limit, state.join_s)
         if any(not 0 <= float(number) < 1e9 for number in numbers):
             return None
         return state

@@ -77,6 +77,7 @@ class Outlook:
         """d*: the mean step at which the slowest tick in a thousand reaches its target."""
         step_s = self._longest.get(urgency)
         if step_s is None:
-            step_s = self._target_share / (urgency * (1 + self.tail.careful(self.cost.noise)))
+            even = self.tail.even_limit(self._target_share, self.cost.noise)
+            step_s = even / urgency
             self._longest[urgency] = step_s
         return step_s

@@ -42,10 +42,11 @@ class Temper:
     come_back_s: float = (
         5.0  # after a hiccup, the time in which a tick's lateness must be made good
     )
-    hot_share: float = 0.90  # p99 above this, twice in a row, is congestion
+    hot_share: float = 0.90  # p99 above this is congestion
     hold_share: float = 0.88  # p99 above this: nobody enters
     low_share: float = 0.80  # p99 below this: the limit may grow
-    miss_ratio: float = 0.01  # more missed ticks than this in two seconds are congestion
+    miss_ratio: float = 0.01  # more missed ticks than this are congestion, too, …
+    standing: int = 3  # … if it lasts for so many intervals
     decrease: float = 0.9  # the limit's factor at congestion
     increase: float = 0.01  # the limit's growth per window, as a share of itself
     cooldown_s: float = 3.0  # one congestion event lasts this long

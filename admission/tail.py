@@ -5,10 +5,14 @@ An even tick (every step as long as the mean) takes at most υ·d of its budget;
 ones; still, bands of load are counted apart, and the heaviest band ever visited speaks, and today's where it is not far
 below and many ticks were seen there. Rare hiccups need minutes to be seen, so counts fade slowly. A new band starts
 with what the one before it knew, counted as if it had been seen: few ticks do not overrule many.
+
+What the slowest exceed of what the slowest in a hundred let expect are pauses that load has no part in (the machine did
+something else): they are added, not multiplied, and only so much of a budget is set aside for them.
 """
 
 from collections import deque
 from math import floor, inf, log
+from typing import NamedTuple
 
 from admission.latency_window import BUCKETS_PER_BUDGET, Histogram
 
@@ -20,11 +24,12 @@ _INHERITED = (
     150_000.0  # ticks that earlier knowledge counts for at most: some minutes of a full house
 )
 _SPEAKS = 30_000  # ticks until a lighter band than the heaviest has a say
-_GUESS, _GUESSED = 0.25, 3000.0  # before anything was measured, and the ticks that it counts for
+_GUESSED = 3000.0  # ticks that the guess before any measurement counts for
 _HERITAGE = 2.0  # × as many of them beyond the inherited ε as the quantile asks for
 _COLLAPSE = 0.5  # share of an interval's ticks missed that is no tail any more
 _RARE = 0.001
 _LIKELY = 1.6  # ratio of the ε of one in a thousand to that of one in a hundred: 1.4 on steady machines, 2 on noisy
+_MAX_PAUSE = 0.25  # share of the budget that is set aside for pauses at most
 _MARGIN = 0.02
 _MARGIN_BY_NOISE, _QUIET = 0.6, 0.05
 _NO_BAND = -1000
@@ -32,18 +37,33 @@ _NEAR = 2  # bands
 _LAG = 6  # intervals until a measurement is believed: a fault may come to light meanwhile
 
 
+class Tail(NamedTuple):
+    """What is known of the slowest ticks."""
+
+    slowest: float = 0.25  # ε of one in a thousand
+    likely: float = 0.25  # the same, as the slowest in a hundred let expect
+    even_share: float = 0.1  # of the budget, where that was measured
+
+    def as_triple(self) -> tuple[float, float, float]:
+        """As it is remembered."""
+        return self.slowest, self.likely, self.even_share
+
+
 class _Band:
     """Counts of ε at one load."""
 
-    def __init__(self, excess: float, weight: float) -> None:
+    def __init__(self, known: Tail, weight: float) -> None:
         self.counts = [0.0] * (_BUCKETS + 1)
-        self.counts[_bucket_of(excess)] = _HERITAGE * _RARE * weight
+        self.counts[_bucket_of(known.slowest)] = _HERITAGE * _RARE * weight
+        self.counts[_bucket_of(known.likely / _LIKELY)] += _HERITAGE * 10 * _RARE * weight
+        self.even_share = known.even_share
         self.total = weight
         self.seen = 0  # ticks really counted
 
-    def slowest(self) -> float:
-        """The ε that one tick in a thousand exceeds, and no less than what the slowest in a hundred make likely."""
-        return max(self._exceeded_by(_RARE), _LIKELY * self._exceeded_by(10 * _RARE))
+    def tail(self) -> Tail:
+        """What the counts say."""
+        slowest, likely = self._exceeded_by(_RARE), _LIKELY * self._exceeded_by(10 * _RARE)
+        return Tail(max(slowest, likely), likely, self.even_share)
 
     def _exceeded_by(self, share: float) -> float:
         left = share * self.total
@@ -58,17 +78,23 @@ class TailRatio:
     """ε, by band of load."""
 
     def __init__(
-        self, value: float = _GUESS, heaviest: int = _NO_BAND, weight: float = _GUESSED
+        self, known: Tail | None = None, heaviest: int = _NO_BAND, weight: float = _GUESSED
     ) -> None:
-        self.value = value
+        self.known = known or Tail()
         self.heaviest = heaviest  # band that speaks
-        self.weight = min(weight, _INHERITED)  # ticks that what is believed so far rests on
-        self._bands: dict[int, _Band] = {heaviest: _Band(value, self.weight)}
+        self.weight = min(weight, _INHERITED)  # ticks that what is known so far rests on
+        self._bands: dict[int, _Band] = {heaviest: _Band(self.known, self.weight)}
         self._pending: deque[tuple[Histogram, float]] = deque()
 
-    def careful(self, noise: float) -> float:
-        """With a margin: it was measured on few of the slowest ticks, and the more steps vary, the less they say."""
-        return self.value + _MARGIN + _MARGIN_BY_NOISE * max(0.0, noise - _QUIET)
+    def even_limit(self, target_share: float, noise: float) -> float:
+        """The share of the budget that an even tick may take for the slowest in a thousand to reach the target.
+
+        With a margin: it was measured on few of the slowest ticks, and the more steps vary, the less they say.
+        """
+        tail = self.known
+        pause = min(_MAX_PAUSE, (tail.slowest - tail.likely) * tail.even_share)
+        margin = _MARGIN + _MARGIN_BY_NOISE * max(0.0, noise - _QUIET)
+        return (target_share - pause) / (1 + tail.likely + margin)
 
     def observe(self, ticks: Histogram, even_share: float) -> None:
         """An interval's ticks, with υ·d as it was in it."""
@@ -85,7 +111,7 @@ class TailRatio:
         """Believe a measurement."""
         number = floor(log(even_share) / log(_BAND))
         if number not in self._bands:
-            self._bands[number] = _Band(self.value, self.weight)
+            self._bands[number] = _Band(self.known, self.weight)
         band = self._bands[number]
         band.counts = [count * _FADE for count in band.counts]
         for bucket, count in enumerate(ticks.counts):
@@ -94,11 +120,12 @@ class TailRatio:
                 band.counts[_bucket_of(share / even_share - 1)] += count
         band.total = _FADE * band.total + ticks.total
         band.seen += ticks.total
+        band.even_share += 0.1 * (even_share - band.even_share)
         self.heaviest = max(self.heaviest, number)
         self.weight = min(_INHERITED, self.weight + ticks.total)
         has_a_say = number >= self.heaviest - _NEAR and band.seen >= _SPEAKS
         speaking = (self.heaviest, number) if has_a_say else (self.heaviest,)
-        self.value = max(self._bands[n].slowest() for n in speaking)
+        self.known = max(self._bands[n].tail() for n in speaking)
 
 
 def _bucket_of(excess: float) -> int:

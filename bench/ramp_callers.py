@@ -69,22 +69,27 @@ class Callers:
     async def _call(self, after_s: float) -> None:
         """Knock until let in, then talk for ever."""
         await asyncio.sleep(after_s)
-        loop = asyncio.get_running_loop()
         while True:
-            call = Call(self._request, self._frame, self)
-            try:
-                await loop.create_connection(lambda call=call: call, "127.0.0.1", self.port)  # type: ignore[misc]  # bound now
-                retry_after_s = await call.answered
-            except OSError as error:
-                self.seen.unclean.append(repr(error))
-                retry_after_s = 1.0
+            retry_after_s = await self._knock()
             if retry_after_s is None:
-                break
+                return
             await asyncio.sleep(retry_after_s * self._rng.uniform(0.5, 1.5))
+
+    async def _knock(self) -> float | None:
+        """Ask once, and talk if let in. Else: seconds after which to come again."""
+        loop = asyncio.get_running_loop()
+        call = Call(self._request, self._frame, self)
         try:
-            await call.talk(self._rng.uniform(0, self.tick_s))
+            await loop.create_connection(lambda: call, "127.0.0.1", self.port)
+            retry_after_s = await call.answered
+            if retry_after_s is None:
+                await call.talk(self._rng.uniform(0, self.tick_s))
+        except OSError as error:
+            self.seen.unclean.append(repr(error))
+            retry_after_s = 1.0
         finally:
             call.hang_up()
+        return retry_after_s
 
 
 class Call(asyncio.Protocol):
@@ -177,6 +182,6 @@ class Call(asyncio.Protocol):
             number += 1
 
     def hang_up(self) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(masked(CLOSE, (1000).to_bytes(2, "big")))
             self._transport.close()

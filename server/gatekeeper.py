@@ -152,7 +152,7 @@ class Gatekeeper:
             binding=binding(found).name,
             projected_load=outlook.load(controller.fleet.demand),
             gain=outlook.cost.gain,
-            tail=outlook.tail.value,
+            tail=outlook.tail.known.slowest,
             admitted=controller.decisions["admitted"],
         )
 

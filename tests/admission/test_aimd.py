@@ -87,14 +87,31 @@ def test_larger_latencies_never_give_a_larger_limit(values: list[float], more: l
     assert _limit_after(worse) <= _limit_after(values)
 
 
+def _congested(aimd: AimdLimit, window: LatencyWindow, intervals: int) -> None:
+    for number in range(intervals):
+        for _ in range(20):
+            window.add(1.5, missed=True)
+        window.turn()
+        aimd.update(number * TEMPER.interval_s, window, 100, quiet=True)
+
+
 def test_a_decrease_starts_from_the_fleet_not_from_a_limit_far_above_it() -> None:
     """Or many cuts would go unfelt."""
     window, aimd = LatencyWindow(), AimdLimit(TEMPER, 300, CEILING)
-    for _ in range(20):
-        window.add(1.5, missed=True)
-    window.turn()
-    aimd.update(0.0, window, 100, quiet=True)
+    _congested(aimd, window, 3)
     assert aimd.value == pytest.approx(90)
+
+
+def test_a_hiccup_is_not_congestion() -> None:
+    """Late for two intervals and then not: the limit stays."""
+    window, aimd = LatencyWindow(), AimdLimit(TEMPER, 300, CEILING)
+    for _ in range(3):
+        _congested(aimd, window, 2)
+        for _ in range(4):
+            window.add(0.3, missed=False)
+            window.turn()
+            aimd.update(50.0, window, 100, quiet=False)
+    assert aimd.value == 300
 
 
 def test_nobody_enters_while_ticks_are_close_to_late() -> None:

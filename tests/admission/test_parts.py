@@ -130,7 +130,9 @@ def test_advice_grows_with_the_crowd_and_not_for_those_who_are_only_paced() -> N
     assert advice.after_s(2) <= 3
 
 
-STATE = Learned("sim/cpu/1/1024", {"theta": [1.0]}, 0.2, -3, 30_000.0, 170.0, 171.0, 0.004, True)
+STATE = Learned(
+    "sim/cpu/1/1024", {"theta": [1.0]}, (0.2, 0.2, 0.4), -3, 30_000.0, 170.0, 171.0, 0.004, True
+)
 
 
 def test_what_was_learned_survives_json() -> None:

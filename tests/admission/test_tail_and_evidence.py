@@ -26,7 +26,8 @@ def test_the_tail_is_learned() -> None:
     tail, rng = TailRatio(), np.random.default_rng(0)
     for _ in range(400):
         tail.observe(_ticks(0.5, 0.4, rng), 0.5)
-    assert 0.38 < tail.careful(0.05) < 0.8
+    assert 0.38 < tail.known.slowest < 0.7
+    assert tail.even_limit(1.0, 0.05) == pytest.approx(1 / (1.02 + tail.known.slowest), rel=0.01)
 
 
 def test_few_ticks_do_not_overrule_many() -> None:
@@ -34,19 +35,19 @@ def test_few_ticks_do_not_overrule_many() -> None:
     tail, rng = TailRatio(), np.random.default_rng(0)
     for _ in range(400):
         tail.observe(_ticks(0.5, 0.8, rng), 0.5)
-    noisy = tail.value
+    noisy = tail.known.slowest
     for _ in range(30):
         tail.observe(_ticks(0.66, 0.05, rng), 0.66)
-    assert tail.value == pytest.approx(noisy, rel=0.15)
+    assert tail.known.slowest == pytest.approx(noisy, rel=0.15)
 
 
 def test_a_collapse_is_no_tail() -> None:
     """An interval in which most ticks were missed says nothing about chance."""
     tail, rng = TailRatio(), np.random.default_rng(0)
-    before = tail.value
+    before = tail.known
     for _ in range(20):
         tail.observe(_ticks(0.95, 2.0, rng), 0.95)
-    assert tail.value == before
+    assert tail.known == before
 
 
 def test_what_a_fault_spoilt_is_forgotten() -> None:
@@ -54,13 +55,25 @@ def test_what_a_fault_spoilt_is_forgotten() -> None:
     tail, rng = TailRatio(), np.random.default_rng(0)
     for _ in range(200):
         tail.observe(_ticks(0.4, 0.2, rng), 0.4)
-    before = tail.value
+    before = tail.known
     for _ in range(6):
         tail.observe(_ticks(0.4, 2.0, rng), 0.4)
     tail.forget_recent()
     for _ in range(6):
         tail.observe(_ticks(0.4, 0.2, rng), 0.4)
-    assert tail.value == before
+    assert tail.known.slowest == before.slowest
+
+
+def test_pauses_of_the_machine_are_not_multiplied() -> None:
+    """One tick in five hundred waits half a budget for something else: a bounded share is set aside for that."""
+    tail, rng = TailRatio(), np.random.default_rng(0)
+    for _ in range(400):
+        ticks = _ticks(0.1, 0.2, rng)
+        ticks.add(0.6, missed=False)
+        tail.observe(ticks, 0.1)
+    assert tail.known.slowest > 4
+    assert tail.known.likely < 0.5
+    assert tail.even_limit(0.95, 0.05) > (0.95 - 0.25) / 1.5
 
 
 def test_a_fresh_fleet_proves_little() -> None:
