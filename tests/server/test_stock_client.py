@@ -139,3 +139,23 @@ async def test_a_spoken_turn_over_g711(name: str) -> None:
         assert -30 < level < -6
         assert np.abs(samples).max() < 0.5
         await server.settled()
+
+
+async def test_a_turn_and_its_answer_are_read_back_with_their_audio() -> None:
+    """What the detector took for speech, to within its padding; and the answer, byte for byte as it was sent."""
+    async with run_server() as server, calling(server, model="sim") as call:
+        await call.session.update(session={"type": "realtime", "max_output_tokens": 20})
+        await says(call, silence(0.64) + tone(1.0) + silence(1.0), 48)
+        events = await until(call, "response.done")
+        asked = next(e for e in events if e["type"] == "input_audio_buffer.committed")["item_id"]
+        sent = [e for e in events if e["type"] == "response.output_audio.delta"]
+        read = []
+        for item_id in (asked, sent[0]["item_id"]):
+            await call.conversation.item.retrieve(item_id=item_id)
+            event = (await until(call, "conversation.item.retrieved"))[-1]
+            read.append(base64.b64decode(event["item"]["content"][0]["audio"]))
+        samples = np.frombuffer(read[0], "<i2") / 32768
+        spoken_s = float(np.count_nonzero(np.abs(samples) > 0.01)) / 24_000
+        assert 0.95 < spoken_s <= 1.0
+        assert len(samples) / 24_000 < 1.5
+        assert read[1] == b"".join(base64.b64decode(e["delta"]) for e in sent)
