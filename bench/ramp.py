@@ -83,6 +83,8 @@ def configuration(folder: Path, model: Path, kind: str) -> Path:
             "id": "sim-duplex",
             "llm": str(model),
             "name": "tiny",
+            "vad": "none",  # what is ramped up is the engine
+            "stt": "none",
             "tick_ms": round(TICK_S * 1000),
             "prefill_per_tick": PREFILL,
             "decode_per_tick": DECODE,

@@ -6,30 +6,38 @@ frame at once; a busy one hears many in one call.
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from engine.clock import Clock
-from engine.models.base import InteractionModel
+from engine.models.base import Heard
 from engine.pool import Pool
-from engine.session import Session
+from engine.session import Hearer
 from engine.stepping import Failed
 from engine.work import Frame
 
 log = logging.getLogger("metronome.engine")
 
 
+class Hears(Protocol):
+    """The part of a model that hears; see `InteractionModel`."""
+
+    def hear(self, batch: Sequence[tuple[Any, bytes]]) -> list[Heard]: ...
+
+
 class Ear:
     """Owns the thread that hears, so that a slow transcription can never make a listening tick late."""
 
-    def __init__(self, model: InteractionModel, pool: Pool, clock: Clock, failed: Failed) -> None:
+    def __init__(self, model: Hears, pool: Pool, clock: Clock, failed: Failed) -> None:
         self._model = model
         self._pool = pool
         self._clock = clock
         self._failed = failed
-        self._ready: dict[str, Session] = {}  # insertion order is first come, first heard
+        self._ready: dict[str, Hearer] = {}  # insertion order is first come, first heard
         self._wake = asyncio.Event()
         self.hearing_since: float | None = None  # None between batches; the watchdog reads it
 
-    def ready(self, session: Session) -> None:
+    def ready(self, session: Hearer) -> None:
         """This session has something to hear. Idempotent."""
         self._ready[session.id] = session
         self._wake.set()
@@ -44,7 +52,7 @@ class Ear:
             if batch:
                 await self._hear(batch)
 
-    def _next_frame(self, session: Session) -> Frame | None:
+    def _next_frame(self, session: Hearer) -> Frame | None:
         try:
             return session.next_frame()
         except Exception:
@@ -52,7 +60,7 @@ class Ear:
             self._failed("session", session.id)
             return None
 
-    async def _hear(self, batch: list[tuple[Session, Frame]]) -> None:
+    async def _hear(self, batch: list[tuple[Hearer, Frame]]) -> None:
         ticks = [(session.state, frame.pcm) for session, frame in batch]
         self.hearing_since = self._clock.now()
         try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.backend import EngineDead
+from engine.bystander import Bystander
 from engine.clock import Clock
 from engine.context import ContextLimits
 from engine.ear import Ear
@@ -46,8 +47,8 @@ class EngineSnapshot:
 
 
 def default_pools(model: InteractionModel, settings: EngineSettings) -> Pools:
-    """Threads, unless the model's own work is too small to be worth a thread switch."""
-    return Pools.inline() if model.spec.hears_inline else Pools.threads(settings.pool_threads)
+    """Threads; but none for hearing that is too small to be worth a thread switch."""
+    return Pools.threads(settings.pool_threads, inline_ear=model.spec.hears_inline)
 
 
 def _kind_of(model: InteractionModel) -> type[FrameSession] | type[TurnSession]:
@@ -68,6 +69,8 @@ class Engine:
         settings: EngineSettings,
         policy: KvPolicy,
         pools: Pools | None = None,  # None: threads, as the model and the settings ask
+        bystander: Bystander
+        | None = None,  # beside a frame-locked model: tells what the caller says
     ) -> None:
         self.model = model
         self.stalled = False  # a step or a hearing has been under way for more than two ticks
@@ -80,6 +83,7 @@ class Engine:
         self._policy = policy
         self._pools = pools or default_pools(model, settings)
         self._own_pools = pools is None
+        self._bystander = bystander
         self._observer = observer
         self._sessions: dict[str, Session] = {}
         self._parts: Parts | None = None  # None until started
@@ -92,6 +96,10 @@ class Engine:
         budget = self._settings.prefill_budget
         self._stepper = Stepper(self._executor, self._clock, self._observer, budget, self._failed)
         self._ear = Ear(self.model, self._pools.ear, self._clock, self._failed)
+        self._side_ear: Ear | None = None
+        if self._bystander is not None:
+            hearing = self._bystander.hearing
+            self._side_ear = Ear(hearing, self._pools.beside, self._clock, self._failed)
         self._wall = WallForecast()
         self._given_up = asyncio.Event()  # a step or a hearing hangs for good
 
@@ -111,6 +119,7 @@ class Engine:
             self._observer,
             self._settings,
             limits,
+            self._bystander,
         )
         self.alive = True
         return kv
@@ -120,6 +129,8 @@ class Engine:
         async with asyncio.TaskGroup() as jobs:
             self._jobs = jobs
             loops = [jobs.create_task(self._ear.run()), jobs.create_task(self._beat())]
+            if self._side_ear is not None:
+                loops.append(jobs.create_task(self._side_ear.run()))
             death = await self._step_until_stop(jobs)
             self.alive = False
             for task in loops:
@@ -205,7 +216,9 @@ class Engine:
         if self._parts is None or not self.alive:
             raise EngineDead("the engine is not running")
         assert session_id not in self._sessions, session_id
-        call = Call(session_id, setup, listener, self._parts, self._ear, self._spawn)
+        call = Call(
+            session_id, setup, listener, self._parts, self._ear, self._spawn, self._side_ear
+        )
         session = _kind_of(self.model)(call)
         self._sessions[session_id] = session
         return session

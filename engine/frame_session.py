@@ -1,11 +1,16 @@
 """A call with a frame-locked model: each tick of audio enters the context and a tick of output comes back."""
 
-from engine.inbox import ClearMark, CommitMark
+from engine.bystander import NO_TRANSCRIBER
+from engine.inbox import ClearMark, CommitMark, Refused
 from engine.lane import FrameLane, Mirror
-from engine.models.base import Heard, TickOutput
+from engine.listener import Usage
+from engine.models.base import Heard, SessionSetup, TickOutput
+from engine.overhearing import overhearing
 from engine.response import ResponseRequest
 from engine.session import Call, Session
 from engine.work import Frame, TokenChunk
+
+_ONE_CONVERSATION = "A full-duplex model speaks in its conversation only."
 
 
 class FrameSession(Session):
@@ -18,6 +23,38 @@ class FrameSession(Session):
         self._tokens: tuple[int, ...] = ()  # of the frame being decoded
         self._pcm = b""  # that came with them
         self._heard_at = self._first_at = 0.0  # of that frame: heard, and its first token there
+        self._sounds = False  # something was told that no silence has followed
+        self._hushed = False  # what sounds now was cancelled, and is no answer to anything
+        self._nudge: tuple[str, float] | None = (
+            None  # a response that waits for it to speak, and until when
+        )
+        self._beside = overhearing(call, self.fail)
+
+    # -- what is told of the caller, beside the model ----------------------------
+
+    def push_audio(self, pcm: bytes, now: float) -> Refused | None:
+        refused = super().push_audio(pcm, now)
+        if self._beside is not None and not self.closed:
+            self._beside.push(pcm, now)
+        return refused
+
+    def configure(self, setup: SessionSetup) -> None:
+        super().configure(setup)
+        if self._beside is not None:
+            self._beside.configure(setup)
+
+    def commit(self, item_id: str) -> bool:
+        """The model hears every frame in its time and is not moved; its caller's words are what an item is about."""
+        if self._beside is not None:
+            return self._beside.commit(item_id, self._parts.clock.now())
+        self.listener.transcription_failed(item_id, NO_TRANSCRIBER)
+        return True
+
+    def clear_audio(self) -> None:
+        if self._beside is not None:
+            self._beside.clear()
+
+    # -- the model's ticks --------------------------------------------------------
 
     def heard(self, frame: Frame, heard: Heard, now: float) -> None:
         chunk = heard.chunk
@@ -49,10 +86,25 @@ class FrameSession(Session):
     def _deliver(self, output: TickOutput) -> None:
         if output.speaking:
             self._speaking = True
-            self.listener.spoke(output.pcm, output.text)
+            self._spoke(output.pcm, output.text)
         elif self._speaking:
             self._speaking = False
-            self.listener.fell_silent()
+            self._fell_silent()
+
+    def _spoke(self, pcm: bytes, text: str) -> None:
+        if not self._sounds:
+            self._sounds = True
+            if self._beside is not None:
+                self._beside.began()
+        if not self._hushed:
+            self._nudge = None  # it speaks: that is the answer, and silence will end it
+        self.listener.spoke(pcm, text)
+
+    def _fell_silent(self) -> None:
+        self._sounds = self._hushed = False
+        if self._beside is not None:
+            self._beside.ended()
+        self.listener.fell_silent()
 
     def _count(self, frame: Frame) -> None:
         """The frame's output has left: its latency ends here."""
@@ -69,13 +121,32 @@ class FrameSession(Session):
         """A frame without a chunk: the model only listened."""
 
     def _met(self, mark: CommitMark | ClearMark) -> None:
-        """Commits and clears do not move a model that hears every frame; see docs on full duplex."""
+        """None is ever put into the model's own inbox."""
+
+    # -- answers that were asked for ---------------------------------------------
 
     def respond(self, request: ResponseRequest) -> None:
-        """The model speaks when it decides to; a request is no more than a nudge it does not feel yet."""
+        """The model speaks when it decides to; a request is a nudge, and over after a while if nothing comes of it."""
+        if request.out_of_band:
+            self.listener.response_ended(request.response_id, "failed", Usage(), _ONE_CONVERSATION)
+            return
+        until = self._parts.clock.now() + self._parts.settings.nudge_s
+        self._nudge = request.response_id, until
+        self._parts.model.begin(self.state)
+
+    def beat(self, now: float, period_s: float) -> None:
+        super().beat(now, period_s)
+        if self._nudge is not None and now >= self._nudge[1]:
+            response_id, _ = self._nudge
+            self._nudge = None
+            self.listener.response_ended(response_id, "completed", Usage(), None)
 
     def cancel(self, response_id: str) -> None:
         """What is cancelled is what the client hears; the model goes on, and its silence is still told."""
+        if self._nudge is not None and self._nudge[0] == response_id:
+            self._nudge = None
+        else:
+            self._hushed = self._sounds
 
     @property
     def mirror(self) -> Mirror:
@@ -86,3 +157,5 @@ class FrameSession(Session):
             return
         super().close()
         self._lane.close()
+        if self._beside is not None:
+            self._beside.close()

@@ -52,12 +52,23 @@ class FrameInbox:
         gone: list[Frame] = []
         self._entries.append(frame)
         self._bytes += len(frame.pcm)
-        while self._bytes > self.capacity_bytes and self.drop_oldest and len(self._entries) > 1:
-            oldest = self.pop()
-            if isinstance(oldest, Frame):
-                self.dropped += 1
-                gone.append(oldest)
+        while (
+            self._bytes > self.capacity_bytes
+            and self.drop_oldest
+            and len(self._entries) - self._marks > 1
+        ):
+            gone.append(self._drop_oldest())
         return gone
+
+    def _drop_oldest(self) -> Frame:
+        """The oldest frame, taken out from among the marks, which stay: what they are for must still be done."""
+        for index, entry in enumerate(self._entries):
+            if isinstance(entry, Frame):
+                del self._entries[index]
+                self._bytes -= len(entry.pcm)
+                self.dropped += 1
+                return entry
+        raise AssertionError("no frame is stored")
 
     def mark(self, entry: CommitMark | ClearMark) -> bool:
         """Store a mark; False if too many wait already."""

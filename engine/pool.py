@@ -57,19 +57,24 @@ class Pools:
 
     ear: Pool
     speech: Pool
+    beside: Pool  # hears beside a frame-locked model, whose own ticks it must not make late either
 
     @classmethod
-    def threads(cls, speech_threads: int) -> "Pools":
-        return cls(CpuPool(1, "ear"), CpuPool(speech_threads, "speech"))
+    def threads(cls, speech_threads: int, *, inline_ear: bool = False) -> "Pools":
+        """Threads start when they are first needed. `inline_ear`: the model hears in microseconds, on the loop."""
+        ear = InlinePool() if inline_ear else CpuPool(1, "ear")
+        return cls(ear, CpuPool(speech_threads, "speech"), CpuPool(1, "beside"))
 
     @classmethod
     def inline(cls) -> "Pools":
-        return cls(InlinePool(), InlinePool())
+        return cls(InlinePool(), InlinePool(), InlinePool())
 
     def shutdown(self) -> None:
         self.ear.shutdown()
         self.speech.shutdown()
+        self.beside.shutdown()
 
     def abandon(self) -> None:
         self.ear.abandon()
         self.speech.abandon()
+        self.beside.abandon()

@@ -6,7 +6,7 @@ serves frame-locked ones (every tick in, every tick out).
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.framer import Framer
 from engine.grid import TickGrid
@@ -23,9 +23,21 @@ from engine.work import Frame
 
 
 class EarPort(Protocol):
-    """Where a session says that it has something to hear."""
+    """Where it is said that there is something to hear."""
+class Hearer(Protocol):
+    """What the ear hears frame by frame: a session, or what listens beside one."""
 
-    def ready(self, session: "Session") -> None: ...
+    id: str
+    state: Any
+    closed: bool
+
+    def next_frame(self) -> Frame | None: ...
+    def heard(self, frame: Frame, heard: Heard, now: float) -> None: ...
+    def fail(self, code: str, message: str) -> None: ...
+
+
+
+    def ready(self, session: Hearer) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,7 @@ class Call:
     spawn: Spawn
 
 
+    side_ear: EarPort | None = None  # hears beside a frame-locked model
 class Session(ABC):
     """The ear's side of a call. `spawn` runs a job under the engine; a job that breaks fails this session only."""
 

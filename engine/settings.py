@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from engine.bystander import Bystander
 from engine.clock import Clock
 from engine.context import ContextLimits
 from engine.models.base import InteractionModel, SessionSetup
@@ -28,6 +29,7 @@ class EngineSettings:
     # One that takes longer than this: the engine is dead. As patient as the warm-up, whose steps may compile kernels.
     hang_limit_s: float = 120.0
     slice_ms: int = 200  # length of one audio delta
+    nudge_s: float = 5.0  # a response asked of a model that speaks by itself is over if it says nothing for so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Parts:
     observer: Observer
     settings: EngineSettings
     limits: ContextLimits  # of the deployment
+    bystander: Bystander | None = None  # listens beside a frame-locked model
 
     def limits_of(self, setup: SessionSetup) -> ContextLimits:
         """What this session may hold: the client may ask for less, or for no truncation at all."""

@@ -41,7 +41,7 @@ class VoicedFrameSession(FrameSession):
             while self._clauses:
                 clause = self._clauses.popleft()
                 if clause is None:
-                    self.listener.fell_silent()
+                    self._fell_silent()
                 else:
                     await self._say(clause)
 
@@ -51,9 +51,9 @@ class VoicedFrameSession(FrameSession):
         if self.closed or epoch != self._epoch:
             return
         size = model.spec.output_rate * self._parts.settings.slice_ms // 1000 * 2
-        self.listener.spoke(pcm[:size], clause)
+        self._spoke(pcm[:size], clause)
         for start in range(size, len(pcm), size):
-            self.listener.spoke(pcm[start : start + size], "")
+            self._spoke(pcm[start : start + size], "")
 
     def cancel(self, response_id: str) -> None:
         """What waits to be spoken is dropped; what the model still writes in this turn is not."""

@@ -116,12 +116,9 @@ class Response:
         conversation: Conversation,
         events: ServerEvents,
         ids: IdFactory,
-        *,
-        spontaneous: bool = False,
     ) -> None:
         self.id = ids.new("resp")
         self.options = options
-        self.spontaneous = spontaneous  # begun by a frame-locked model, not asked for
         self._conversation = conversation
         self._events = events
         self._ids = ids

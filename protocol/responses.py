@@ -45,11 +45,9 @@ class Responses:
             f"{self.active.id}. Wait until the response is finished before creating a new one.",
         )
 
-    def open(self, options: ResponseOptions, *, spontaneous: bool = False) -> Response:
+    def open(self, options: ResponseOptions) -> Response:
         """A new answer; `refusal` must have had nothing against it."""
-        response = Response(
-            options, self._conversation, self._events, self._ids, spontaneous=spontaneous
-        )
+        response = Response(options, self._conversation, self._events, self._ids)
         if options.out_of_band:
             self._beside[response.id] = response
         else:

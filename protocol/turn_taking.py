@@ -47,6 +47,8 @@ class TurnTaking:
         self._owes_answer = False
         # The client cancelled a frame-locked model: ignored until it falls silent.
         self._is_hushed = False
+        # The item that the turn under way follows: the last one when it began.
+        self._turn_after: str | None = None
 
     # -- the caller ------------------------------------------------------------------------------
 
@@ -55,6 +57,8 @@ class TurnTaking:
         detection = self._config.turn_detection
         if detection is None:
             return []  # switched off while the detector was already listening
+        if self._caller.item_id is None:
+            self._turn_after = self._conversation.last_id
         self._events.speech_started(audio_ms, self._caller.begin_turn(audio_ms))
         active = self._responses.active
         if not detection.interrupt_response or self._defaults.decides_turns or active is None:
@@ -81,7 +85,7 @@ class TurnTaking:
         self._events.timeout_triggered(start_ms, end_ms, item_id)
         note = self._conversation.append(system_note(self._ids.new("item"), _SILENCE_NOTE))
         self._items.announce(note.item)
-        self._add_turn(item_id)
+        self._add_turn(item_id, self._conversation.last_id)
         return [ClearAudio(), *self._answer_turn()]
 
     def transcribed(
@@ -134,22 +138,29 @@ class TurnTaking:
 
         Called once per session and tick, so kept short.
         """
+        if self._is_hushed:
+            return  # also where an answer was asked for since: this is still the one that was cancelled
         response = self._responses.active
         if response is None:
-            if self._is_hushed or self._config.type == "transcription":
+            if self._config.type == "transcription":
                 return
-            response = self._responses.open(standing(self._config), spontaneous=True)
+            response = self._responses.open(standing(self._config))
         if text:
             response.write_text(text)
         response.write_audio(pcm)
 
     def fell_silent(self) -> None:
-        """A frame-locked model stopped speaking: because it was done, or because the caller spoke."""
+        """A frame-locked model stopped speaking: because it was done, or because the caller spoke.
+
+        An answer that was asked for and has not begun waits on; the engine ends it if nothing comes.
+        """
         self._is_hushed = False
         response = self._responses.active
         if response is None or not response.is_written:
             return
-        interrupted = response.spontaneous and self._caller.item_id is not None
+        detection = self._config.turn_detection
+        may_interrupt = detection is not None and detection.interrupt_response
+        interrupted = may_interrupt and self._caller.item_id is not None
         usage = ResponseUsage(output_audio_ms=response.audio_ms)
         self._responses.end(response, _TURN_DETECTED if interrupted else COMPLETED, usage)
         self._items.add_deferred()
@@ -163,18 +174,25 @@ class TurnTaking:
     def _commit_turn(self, stop_ms: int | None = None) -> list[Command]:
         """What the caller said, up to there or to the end, becomes a user item, its words still to come."""
         said = self._caller.recorded(stop_ms)
+        after = self._turn_place
         item_id = self._caller.end_turn()
-        entry = self._add_turn(item_id)
+        entry = self._add_turn(item_id, after)
         entry.awaits_transcript = True
         if said:
             entry.clip = self._conversation.shelf.clip(self._caller.format, said)
         return [CommitAudio(item_id)]
 
-    def _add_turn(self, item_id: str) -> Entry:
-        self._events.committed(item_id, self._conversation.last_id)
-        entry = self._conversation.append(user_audio(item_id))
+    def _add_turn(self, item_id: str, after: str | None) -> Entry:
+        entry = self._conversation.place(user_audio(item_id), after)
+        self._events.committed(item_id, self._conversation.previous_id(entry))
         self._items.announce(entry.item)
         return entry
+
+    @property
+    def _turn_place(self) -> str | None:
+        """The item that the caller's turn follows; a frame-locked model may answer before that turn is over."""
+        spoken = self._caller.item_id is not None and self._defaults.decides_turns
+        return self._turn_after if spoken else self._conversation.last_id
 
     def _answer_turn(self) -> list[Command]:
         """Answer the turn that just ended, now or after the answer in progress."""

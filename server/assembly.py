@@ -13,7 +13,7 @@ from engine.kv_policy import KvPolicy
 from engine.models.base import InteractionModel, ModelSpec
 from engine.models.moshi import MoshiVoice
 from engine.models.moshi_names import moshi_location
-from engine.models.registry import ModelSettings, build_model, llm_location
+from engine.models.registry import ModelSettings, build_bystander, build_model, llm_location
 from engine.moshi_adapter.settings import MoshiSettings
 from engine.observer import Observer
 from engine.settings import EngineSettings
@@ -47,11 +47,13 @@ def build_engine(config: Config, clock: Clock, observer: Observer) -> tuple[Engi
         verify_embedded(settings.embedded)
     try:
         model = build_model(settings)
+        bystander = build_bystander(settings) if model.spec.decides_turns else None
         executor = _executor(config, settings, clock)
     except ValueError as error:
         raise ConfigError(Problem("model", str(error))) from None
     bounds, policy = _engine_settings(config), _kv_policy(config)
-    return Engine(model, executor, clock, observer, bounds, policy), executor
+    engine = Engine(model, executor, clock, observer, bounds, policy, bystander=bystander)
+    return engine, executor
 
 
 def turn_budget_s(config: Config, spec: ModelSpec) -> float:
@@ -77,8 +79,8 @@ def model_settings(config: Config) -> ModelSettings:
     return ModelSettings(
         id=model.id,
         llm=model.llm,
-        vad=model.vad,
-        stt=model.stt,
+        vad=model.vad_id,
+        stt=model.stt_id,
         tts=model.tts,
         public_id=model.public_name,
         tick_ms=model.tick_ms,
@@ -103,7 +105,7 @@ def session_defaults(config: Config, spec: ModelSpec) -> SessionDefaults:
         voice=config.model.voice,
         voices=(config.model.voice,),
         turn_detection=detection if turn.enabled else None,
-        transcription_model=config.model.stt,
+        transcription_model=config.model.stt_id,
         decides_turns=spec.decides_turns,
         max_audio_bytes=config.server.history_audio_bytes,
     )
@@ -147,10 +149,11 @@ def plateau_blocks(config: Config, model: InteractionModel, kv: KvSnapshot) -> i
 
 def _needs_embedded(config: Config) -> bool:
     model = config.model
-    if model.family != "cascade":
+    if model.family not in ("cascade", "moshi"):
         return False
     # hibari-tts brings its own weights in its package.
-    return any(part.startswith("embedded:") for part in (model.llm_id, model.vad, model.stt))
+    parts = (model.llm_id, model.vad_id, model.stt_id)
+    return any(part.startswith("embedded:") for part in parts)
 
 
 def _executor(config: Config, settings: ModelSettings, clock: Clock) -> Executor:

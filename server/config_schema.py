@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from engine.models.moshi_names import moshi_location
+from engine.models.moshi_names import TINY_RANDOM_ID, moshi_location
 from server.config_section import Problem, Section, between, shaped
 
 _MIMI_FRAME_MS = 80
@@ -53,6 +53,11 @@ class ServerConfig(Section):
             yield Problem("paths", "must name at least one path")
 
 
+_WEIGHTLESS = ("sim", "sim-duplex", TINY_RANDOM_ID)
+_LONG_TICK_MS = (
+    1000  # beside such a tick, what of a Silero frame waits for the next one does not matter
+)
+
 ModelFamily = Literal["cascade", "sim", "sim-duplex", "moshi"]
 
 
@@ -89,6 +94,20 @@ class ModelConfig(Section):
         return self.llm if self.id == "embedded" else self.id
 
     @property
+    @property
+    def vad_id(self) -> str:
+        """The voice activity detector: of a model without weights a simulated one, unless another is named."""
+        return self._simulated_unless_named("vad")
+
+    @property
+    def stt_id(self) -> str:
+        """The transcriber, likewise."""
+        return self._simulated_unless_named("stt")
+
+    def _simulated_unless_named(self, part: str) -> str:
+        named: str = getattr(self, part)
+        return "sim" if self.id in _WEIGHTLESS and named == getattr(ModelConfig(), part) else named
+
     def public_name(self) -> str:
         """The name that `/v1/models` and every session show; of a folder, its last part."""
         is_path = self.id.startswith(("/", ".", "~"))
@@ -97,10 +116,12 @@ class ModelConfig(Section):
     def pair_problems(self) -> Iterator[Problem]:
         changed = {f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default}
         unused = {"llm"} if self.id not in ("embedded", "sim-duplex") else set()
-        unused |= {"vad", "stt", "tts"} if self.family != "cascade" else set()
+        unused |= {"tts"} if self.family != "cascade" else set()
+        unused |= {"vad", "stt"} if self.family == "sim" else set()
         for key in sorted(changed & unused):
             yield Problem(key, f"has no use with id = {self.id!r}; set one or the other")
-        if self.family == "cascade" and self.vad == "embedded:silero-vad" and self.tick_ms % 32:
+        uneven = self.tick_ms % 32 and self.tick_ms < _LONG_TICK_MS
+        if self.family == "cascade" and self.vad == "embedded:silero-vad" and uneven:
             yield Problem(
                 "tick_ms", f"must be a multiple of 32 (one Silero frame), not {self.tick_ms}"
             )

@@ -141,6 +141,7 @@ class MiniCpmO:
             stop_token_ids=tokens.terminators,
         )
         self._tokens = tokens
+        self.asked = False  # to speak: its next unit begins so
         self._audio = audio
         self._voice = voice
 
@@ -184,7 +185,7 @@ class MiniCpmO:
         rules = TokenRules(
             forbid=tokens.never_written,
             instead=((tokens.listen, tokens.voice_begins),) if state.speaking else (),
-            first=tokens.listen if state.units <= FORCED_LISTENS else None,
+            first=first,
             last=tokens.chunk_ends,
         )
         return Sampling(0.7, 0.8, top_k=20, repetition_penalty=1.05, rules=rules)
@@ -213,6 +214,11 @@ class MiniCpmO:
         return [Segment(self._tokens.header(instructions), "header")]
 
     def calls(
+        first = tokens.speaks if state.asked and not state.speaking else None
+        if state.units <= FORCED_LISTENS:
+            first = tokens.listen
+        else:
+            state.asked = False
         self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
     ) -> Sequence[str]:
         """It calls nothing."""
@@ -233,7 +239,8 @@ class MiniCpmO:
         """It decides by itself when to speak."""
 
     def begin(self, state: _Call) -> None:
-        """There is nothing to reset."""
+        """An answer is asked for: the next unit is not one of listening."""
+        state.asked = True
 
     def remember(self, state: _Call, text: str, token_ids: Sequence[int]) -> None:
         """Nothing to spell again."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from engine.bystander import Bystander
 from engine.models import minicpmo
 from engine.models.audio_chat import AudioChatMl
 from engine.models.audio_turns import NoTranscriber, hearing_model
@@ -17,6 +18,7 @@ from engine.models.hub import fetch_text_files, is_hub_id
 from engine.models.moshi import MoshiModel, MoshiVoice, read_spelling, tiny_spelling
 from engine.models.moshi_names import TINY_RANDOM_ID, moshi_location
 from engine.models.sim import SimChat, SimDuplex, SimDuplexSettings
+from engine.models.turn_hearing import TurnHearing
 from engine.moshi_adapter.checkpoint import Checkpoint
 from engine.speech.hibari import HibariVoice
 from engine.speech.moonshine import MoonshineTranscriber
@@ -30,6 +32,7 @@ EMBEDDED_LLM = "embedded:smollm2-135m"
 EMBEDDED_VAD = "embedded:silero-vad"
 EMBEDDED_STT = "embedded:moonshine-tiny-en"
 EMBEDDED_TTS = "embedded:hibari"
+NONE = "none"  # as `stt`, and beside a frame-locked model as `vad`: nobody
 
 _CALLER_RATE = 24_000  # Hz, unless a session says otherwise
 _Part = TypeVar("_Part")
@@ -88,6 +91,19 @@ def build_model(settings: ModelSettings) -> InteractionModel:
 
 
 def _moshi(settings: ModelSettings, location: str) -> MoshiModel:
+def build_bystander(settings: ModelSettings) -> Bystander | None:
+    """What tells clients of their caller beside a frame-locked model; None with neither `vad` nor `stt`.
+
+    Raises:
+        ValueError, SpeechUnavailable: as `build_model`.
+    """
+    detects, transcribes = settings.vad != NONE, settings.stt != NONE
+    if not detects and not transcribes:
+        return None
+    vad = _vad(settings) if detects else EnergyVad()  # which is then never asked
+    return Bystander(TurnHearing(vad, _stt(settings)), detects, transcribes)
+
+
     name = settings.public_id or settings.id
     if settings.id == TINY_RANDOM_ID:
         return MoshiModel(
@@ -195,7 +211,7 @@ def _stt(settings: ModelSettings) -> Transcriber:
     known: dict[str, Callable[[], Transcriber]] = {
         EMBEDDED_STT: lambda: MoonshineTranscriber(_files(settings).transcriber),
         "sim": DurationTranscriber,
-        "none": NoTranscriber,
+        NONE: NoTranscriber,
     }
     return _choose("stt", settings.stt, known, MoonshineTranscriber)
 

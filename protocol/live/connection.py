@@ -172,8 +172,13 @@ class LiveConnection:
     # -- the caller ------------------------------------------------------------------
 
     def speech_started(self, audio_ms: int) -> list[Command]:
-        """The caller began to speak: what is being said ends, and what was not heard of it was not said."""
+        """The caller began to speak: what is being said ends, and what was not heard of it was not said.
+
+        A frame-locked model hears the caller itself and decides what to do.
+        """
         self._spoke_from_ms = audio_ms
+        if self._defaults.decides_turns:
+            return []
         self._playout.clear()
         if self._answer is None:
             return []
@@ -182,9 +187,10 @@ class LiveConnection:
         return [CancelResponse(response_id)]
 
     def speech_stopped(self, audio_ms: int) -> list[Command]:
-        """The caller's turn is over: it is answered."""
+        """The caller's turn is over: it is answered, but by a model that decides that itself."""
         item_id = self._history.add_turn(self._spoke_from_ms, audio_ms)
-        return [CommitAudio(item_id), self._answer_now()]
+        commit = CommitAudio(item_id)
+        return [commit] if self._defaults.decides_turns else [commit, self._answer_now()]
 
     def idle_timeout(self, start_ms: int, end_ms: int) -> list[Command]:
         """Not asked for."""

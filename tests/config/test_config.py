@@ -180,6 +180,30 @@ def test_what_an_id_stands_for(model: ModelConfig, family: str, llm: str, name: 
     assert (model.family, model.llm_id, model.public_name) == (family, llm, name)
 
 
+@pytest.mark.parametrize(
+    ("model", "vad", "stt"),
+    [
+        (ModelConfig(), "embedded:silero-vad", "embedded:moonshine-tiny-en"),
+        (ModelConfig(id="sim-duplex"), "sim", "sim"),
+        (ModelConfig(id="moshi-tiny-random", tick_ms=80, stt="none"), "sim", "none"),
+        (ModelConfig(id="sim-duplex", vad="none", stt="./m"), "none", "./m"),
+        (
+            ModelConfig(id="moshi:org/m", tick_ms=80),
+            "embedded:silero-vad",
+            "embedded:moonshine-tiny-en",
+        ),
+    ],
+)
+def test_who_listens_to_the_caller(model: ModelConfig, vad: str, stt: str) -> None:
+    """A model without weights brings simulated ears, unless others are named; `none` is nobody."""
+    assert (model.vad_id, model.stt_id) == (vad, stt)
+
+
+def test_a_long_tick_need_not_be_whole_silero_frames() -> None:
+    """MiniCPM-o hears whole seconds."""
+    assert ModelConfig(id="org/m", tick_ms=1000).tick_ms == 1000
+
+
 def test_the_environment_is_read_by_name() -> None:
     """Keys are separated by commas or spaces; a relative XDG_CACHE_HOME is ignored."""
     env = environment({"METRONOME_API_KEYS": "a, b\nc", "XDG_CACHE_HOME": "/c"})

@@ -10,7 +10,7 @@ from support.tiny_chatml import write_tiny_chatml
 
 from engine.models.base import SessionSetup
 from engine.models.cascade import Cascade
-from engine.models.registry import ModelSettings, build_model, llm_location
+from engine.models.registry import ModelSettings, build_bystander, build_model, llm_location
 from engine.models.sim import SimDuplex
 
 _SIM_PARTS = {"vad": "sim", "stt": "sim", "tts": "sim"}
@@ -37,6 +37,17 @@ def test_the_simulated_duplex_model_gives_a_frame_for_a_frame() -> None:
     assert output.speaking
     assert len(output.pcm) == 3840
     assert model.spec.decides_turns
+
+
+def test_who_listens_beside_a_duplex_model() -> None:
+    """Both, one or nobody, as `vad` and `stt` say."""
+    both = build_bystander(ModelSettings(id="sim-duplex", vad="sim", stt="sim"))
+    assert both is not None
+    assert (both.detects, both.transcribes) == (True, True)
+    deaf = build_bystander(ModelSettings(id="sim-duplex", vad="none", stt="sim"))
+    assert deaf is not None
+    assert (deaf.detects, deaf.transcribes) == (False, True)
+    assert build_bystander(ModelSettings(id="sim-duplex", vad="none", stt="none")) is None
 
 
 def test_the_simulated_duplex_model_costs_nothing() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from engine.bystander import Bystander
 from engine.clock import LoopClock
 from engine.engine import Engine
 from engine.executor import SimExecutor
@@ -154,6 +155,7 @@ async def running(
 ) -> AsyncIterator[tuple[Engine, Recorder, SimBackend]]:
     """An engine that runs; on leaving it stops, and the pool must be empty again."""
     clock, recorder = LoopClock(), Recorder()
+    bystander: Bystander | None = None,
     plant = backend or SimBackend(cost or SimCost(0.02, 0.001, 0.0005, 0.0))
     engine = Engine(
         model,
@@ -166,6 +168,7 @@ async def running(
     )
     await engine.start()
     task = asyncio.create_task(engine.run())
+        bystander,
     await asyncio.sleep(0)
     try:
         yield engine, recorder, plant
