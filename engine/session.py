@@ -22,8 +22,6 @@ from engine.spawn import Spawn
 from engine.work import Frame
 
 
-class EarPort(Protocol):
-    """Where it is said that there is something to hear."""
 class Hearer(Protocol):
     """What the ear hears frame by frame: a session, or what listens beside one."""
 
@@ -36,6 +34,8 @@ class Hearer(Protocol):
     def fail(self, code: str, message: str) -> None: ...
 
 
+class EarPort(Protocol):
+    """Where it is said that there is something to hear."""
 
     def ready(self, session: Hearer) -> None: ...
 
@@ -50,9 +50,9 @@ class Call:
     parts: Parts
     ear: EarPort
     spawn: Spawn
-
-
     side_ear: EarPort | None = None  # hears beside a frame-locked model
+
+
 class Session(ABC):
     """The ear's side of a call. `spawn` runs a job under the engine; a job that breaks fails this session only."""
 

@@ -94,7 +94,6 @@ class ModelConfig(Section):
         return self.llm if self.id == "embedded" else self.id
 
     @property
-    @property
     def vad_id(self) -> str:
         """The voice activity detector: of a model without weights a simulated one, unless another is named."""
         return self._simulated_unless_named("vad")
@@ -108,6 +107,7 @@ class ModelConfig(Section):
         named: str = getattr(self, part)
         return "sim" if self.id in _WEIGHTLESS and named == getattr(ModelConfig(), part) else named
 
+    @property
     def public_name(self) -> str:
         """The name that `/v1/models` and every session show; of a folder, its last part."""
         is_path = self.id.startswith(("/", ".", "~"))

@@ -122,6 +122,7 @@ class _Call:
         self.mel = StreamingMel(bins)
         self.units = 0  # appended so far
         self.speaking = False  # a turn of the model's is open
+        self.asked = False  # to speak: its next unit begins so
         self.detokenizer = unspelled
 
 
@@ -141,7 +142,6 @@ class MiniCpmO:
             stop_token_ids=tokens.terminators,
         )
         self._tokens = tokens
-        self.asked = False  # to speak: its next unit begins so
         self._audio = audio
         self._voice = voice
 
@@ -182,6 +182,11 @@ class MiniCpmO:
 
     def _rules(self, state: _Call) -> Sampling:
         tokens = self._tokens
+        first = tokens.speaks if state.asked and not state.speaking else None
+        if state.units <= FORCED_LISTENS:
+            first = tokens.listen
+        else:
+            state.asked = False
         rules = TokenRules(
             forbid=tokens.never_written,
             instead=((tokens.listen, tokens.voice_begins),) if state.speaking else (),
@@ -214,11 +219,6 @@ class MiniCpmO:
         return [Segment(self._tokens.header(instructions), "header")]
 
     def calls(
-        first = tokens.speaks if state.asked and not state.speaking else None
-        if state.units <= FORCED_LISTENS:
-            first = tokens.listen
-        else:
-            state.asked = False
         self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
     ) -> Sequence[str]:
         """It calls nothing."""

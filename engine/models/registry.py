@@ -90,7 +90,6 @@ def build_model(settings: ModelSettings) -> InteractionModel:
     return Cascade(_spec(settings, parts, "demo" if demo else ""), parts, sampling)
 
 
-def _moshi(settings: ModelSettings, location: str) -> MoshiModel:
 def build_bystander(settings: ModelSettings) -> Bystander | None:
     """What tells clients of their caller beside a frame-locked model; None with neither `vad` nor `stt`.
 
@@ -104,6 +103,7 @@ def build_bystander(settings: ModelSettings) -> Bystander | None:
     return Bystander(TurnHearing(vad, _stt(settings)), detects, transcribes)
 
 
+def _moshi(settings: ModelSettings, location: str) -> MoshiModel:
     name = settings.public_id or settings.id
     if settings.id == TINY_RANDOM_ID:
         return MoshiModel(

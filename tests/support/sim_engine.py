@@ -152,10 +152,10 @@ async def running(
     backend: SimBackend | None = None,
     settings: EngineSettings | None = None,
     policy: KvPolicy | None = None,
+    bystander: Bystander | None = None,
 ) -> AsyncIterator[tuple[Engine, Recorder, SimBackend]]:
     """An engine that runs; on leaving it stops, and the pool must be empty again."""
     clock, recorder = LoopClock(), Recorder()
-    bystander: Bystander | None = None,
     plant = backend or SimBackend(cost or SimCost(0.02, 0.001, 0.0005, 0.0))
     engine = Engine(
         model,
@@ -165,10 +165,10 @@ async def running(
         settings or EngineSettings(),
         policy or KvPolicy(),
         Pools.inline(),
+        bystander,
     )
     await engine.start()
     task = asyncio.create_task(engine.run())
-        bystander,
     await asyncio.sleep(0)
     try:
         yield engine, recorder, plant
