@@ -124,7 +124,7 @@ class SimBackend:
         script: list[int] = []
         if error is None and append.sampling.schema:
             try:
-                script = _script(append)
+                script = context.script if _goes_on(append, context) else _script(append)
             except Unmakeable as unmakeable:
                 error = str(unmakeable)
         if error is None:
@@ -209,6 +209,11 @@ class SimBackend:
         if context is not None:
             self._held -= context.blocks(self._block_size)
             self._resident -= len(context.tokens)
+
+
+def _goes_on(append: Append, context: _Context) -> bool:
+    """Whether an append goes on with the value that the last one began."""
+    return bool(context.script) and append.keep_tokens is None and not append.token_ids
 
 
 def _script(append: Append) -> list[int]:

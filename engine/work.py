@@ -33,9 +33,9 @@ class Sampling(msgspec.Struct, frozen=True, gc=False):
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
-    schema: str = (
-        ""  # JSON schema (as text) that what is decoded must fit; on a context's first append only
-    )
+    # JSON schema (as text) that what is decoded must fit. An append that adds and cuts nothing, under the same schema
+    # as the one before it, goes on with the value that one began.
+    schema: str = ""
     top_k: int = 0  # only the k likeliest; 0: all
     repetition_penalty: float = 1.0  # above 1: what is in the context becomes less likely
     rules: TokenRules | None = None

@@ -35,6 +35,7 @@ class _Resident:
     epoch: int = 0  # of its last append
     append: Append | None = None  # None while the session waits
     seed: int | None = None  # of the stream its tokens are drawn from
+    schema: str = ""  # that its last append was held to
 
 
 class VllmBackend:
@@ -122,11 +123,15 @@ class VllmBackend:
         """Hand an append to the core; an error chunk if it is not legal."""
         session = self._sessions.get(append.session_id)
         error = self._refusal(append, session)
+        goes_on = session is not None and _goes_on(append, session.schema)
         params: Any = None
         if error is None:
             try:
-                params = sampling_params(append.sampling, append.decode, append.stop_token_ids)
-                if append.sampling.schema:
+                schema = "" if goes_on else append.sampling.schema  # one that holds is compiled
+                params = sampling_params(
+                    append.sampling, append.decode, append.stop_token_ids, schema
+                )
+                if schema:
                     self._core.check_schema(params)
             except ValueError as invalid:
                 error = str(invalid)
@@ -138,6 +143,7 @@ class VllmBackend:
         feed = self._feed(append, session, keep)
         session.context = keep + len(append.token_ids)
         session.append, session.epoch = append, append.epoch
+        session.schema = append.sampling.schema
         self._running.add(append.session_id)
         if append.sampling.seed != session.seed:
             session.seed = append.sampling.seed
@@ -146,7 +152,7 @@ class VllmBackend:
         if append.features:
             assert self._core.features is not None, append
             features = self._core.features.specs(append.features, len(feed) - len(append.token_ids))
-        self._core.append(session.request_id, feed, params, features)
+        self._core.append(session.request_id, feed, params, features, same_grammar=goes_on)
         return None
 
     def _refusal(self, append: Append, session: _Resident | None) -> str | None:
@@ -282,3 +288,8 @@ class VllmBackend:
         except Exception as error:
             self._state = "dead"
             raise EngineDead(f"the engine failed: {type(error).__name__}: {error}") from error
+
+
+def _goes_on(append: Append, schema: str) -> bool:
+    """Whether an append goes on with the value that the last one, held to `schema`, began to decode."""
+    return append.keep_tokens is None and not append.token_ids and append.sampling.schema == schema

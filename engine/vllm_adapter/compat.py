@@ -7,6 +7,8 @@ reading the block pool, and editing a resident request between two steps. Each p
     EngineCoreRequest(resumable=True)  an append to a request whose KV stays resident
     structured_output_manager.tokenizer
                                        whether calls can be held to a schema; set only where there is one
+    request.structured_output_request, request.status
+                                       the grammar of a resident request's next append
     encoder_cache_manager.request_cached_ids, request.mm_features, request.status
                                        features of audio that was heard, to let go of them
     model_executor.driver_worker, model_runner
@@ -70,11 +72,18 @@ class VllmCore(ResidentKv):
     # -- requests --------------------------------------------------------------------------------
 
     def append(
-        self, request_id: str, token_ids: Sequence[int], params: Any, features: list[Any] | None
+        self,
+        request_id: str,
+        token_ids: Sequence[int],
+        params: Any,
+        features: list[Any] | None,
+        *,
+        same_grammar: bool = False,
     ) -> None:
         """Open the request, or append to it if it waits. vLLM drops the last sampled token: feed it again.
 
-        `features` are vLLM's `MultiModalFeatureSpec`s, with offsets within `token_ids`.
+        `features` are vLLM's `MultiModalFeatureSpec`s, with offsets within `token_ids`. `same_grammar`: what is decoded
+        goes on under the grammar of the append before, whatever `params` say; else under that of `params`, or none.
         """
         from vllm.v1.engine import EngineCoreRequest
 
@@ -90,7 +99,11 @@ class VllmCore(ResidentKv):
             data_parallel_rank=None,
             resumable=True,
         )
-        self._core.add_request(*self._core.preprocess_add_request(request))
+        prepared, wave = self._core.preprocess_add_request(request)
+        resident = self._scheduler.requests.get(request_id)
+        self._core.add_request(prepared, wave)
+        if resident is not None and not same_grammar:
+            _hold(resident, prepared.structured_output_request)
 
     def check_schema(self, params: Any) -> None:
         """See to it that sampling parameters with a schema cannot fail inside the core.
@@ -184,6 +197,19 @@ class VllmCore(ResidentKv):
     @property
     def _runner(self) -> Any:
         return self._core.model_executor.driver_worker.worker.model_runner
+
+
+def _hold(resident: Any, grammar: Any) -> None:
+    """Let a resident request that was just appended to decode under this grammar, or under none.
+
+    vLLM takes over an append's tokens and sampling parameters, but not its grammar (vllm/v1/core/sched/scheduler.py,
+    _update_request_as_session, 0.32.0).
+    """
+    from vllm.v1.request import RequestStatus
+
+    resident.structured_output_request = grammar
+    if grammar is not None:  # scheduled once it is compiled, as a new request would be
+        resident.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
 
 # Of a GPU, enough to pass vLLM's check at the start that so much of it is free.

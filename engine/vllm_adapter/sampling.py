@@ -9,8 +9,10 @@ RULES = "metronome_rules"  # where `logits.TokenRulesProcessor` finds a request'
 
 
 @lru_cache(maxsize=256)
-def sampling_params(sampling: Sampling, decode: int, stop_token_ids: tuple[int, ...]) -> Any:
-    """vLLM's form of how to draw the next `decode` tokens.
+def sampling_params(
+    sampling: Sampling, decode: int, stop_token_ids: tuple[int, ...], schema: str = ""
+) -> Any:
+    """vLLM's form of how to draw the next `decode` tokens; `schema` is to be compiled for them.
 
     Raises:
         ValueError: a value is out of range.
@@ -33,10 +35,10 @@ def sampling_params(sampling: Sampling, decode: int, stop_token_ids: tuple[int, 
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
             structured_outputs=StructuredOutputsParams(
-                json=sampling.schema,
+                json=schema,
                 disable_any_whitespace=True,  # a small model may fill its whole quota with spaces
             )
-            if sampling.schema
+            if schema
             else None,
         )
     except VLLMValidationError as invalid:  # it is no ValueError

@@ -105,6 +105,52 @@ def test_a_schema_that_is_none_ends_that_session_only(backend: VllmBackend, fold
     assert found["fine"][1].stopped
 
 
+def answered(backend: VllmBackend, held: Append) -> tuple[list[int], TokenChunk]:
+    """One append run to its end; the session stays."""
+    tokens: list[int] = []
+    batch = TickBatch(appends=(held,))
+    while True:
+        for chunk in backend.step(batch).chunks:
+            tokens += chunk.token_ids
+            if chunk.finished:
+                return tokens, chunk
+        batch = TickBatch()
+
+
+def test_a_resident_context_is_held_for_as_long_as_is_asked(
+    backend: VllmBackend, folder: Path
+) -> None:
+    """Words, a call in pieces, words again, a call of another tool: one context, each part under its own rule."""
+    chat, schema, other = ChatMl(folder), call_schema([LIGHT]), call_schema([STOP])
+    stop = chat.stop_token_ids
+    free, _ = answered(backend, Append("s", 1, PROMPT, 6, 0.0, (), Sampling()))
+    written: list[int] = []
+    sampling = Sampling(temperature=1.0, seed=3, schema=schema)
+    feed: tuple[int, ...] = (41, 42)
+    for _ in range(100):
+        fresh, chunk = answered(backend, Append("s", 1, feed, 7, 0.0, stop, sampling))
+        written, feed = written + fresh, ()
+        if chunk.stopped:
+            break
+    assert len(written) > 7
+    call = json.loads(chat.detokenizer().feed(written))
+    jsonschema.validate(call, json.loads(schema))
+    keep = len(PROMPT) + len(free) + 2 + len(written) - 1
+    again = Append("s", 2, (43,), 6, 0.0, (), Sampling(), keep)
+    words, _ = answered(backend, again)
+    assert answered(backend, Append("t", 1, (7, 8), 6, 0.0, (), Sampling()))[1].error is None
+    late, chunk = answered(
+        backend, Append("s", 3, (44,), 60, 0.0, stop, Sampling(schema=other), keep)
+    )
+    assert chunk.stopped
+    assert json.loads(chat.detokenizer().feed(late)) == {"name": "stop", "arguments": {}}
+    # What the context became is what a fresh one of the same tokens decodes from.
+    tokens = (*PROMPT, *free, 41, 42, *written[:-1], 43)
+    fresh_words, _ = answered(backend, Append("u", 1, tokens, 6, 0.0, (), Sampling()))
+    assert fresh_words == words
+    backend.step(TickBatch(closes=("s", "t", "u")))
+
+
 def test_a_model_without_tokenizer_cannot_be_held(tmp_path: Path, folder: Path) -> None:
     """Such an append is refused; it does not decode freely."""
     bare = write_tiny_llama(tmp_path, layers=1)
