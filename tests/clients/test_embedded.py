@@ -8,6 +8,9 @@ from clients.judge import heard_well
 from clients.stock import CLIENTS, Run, run_all
 from support.embedded import embedded_files
 
+# Who finds the turns does not matter to the voice stack.
+NAMES = sorted(name for name in CLIENTS if not name.endswith("(own VAD)"))
+
 pytestmark = [pytest.mark.slow, pytest.mark.socket, pytest.mark.embedded, pytest.mark.vllm]
 
 
@@ -16,13 +19,13 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """What every installed client reported; one after the other, for two cores carry one call well."""
     embedded_files()
     pytest.importorskip("vllm")
-    installed = [client for client in CLIENTS.values() if client.missing() is None]
+    installed = [CLIENTS[name] for name in NAMES if CLIENTS[name].missing() is None]
     folder = tmp_path_factory.mktemp("embedded")
     options: dict[str, Any] = {"config": "embedded", "stages": ("spoken",), "at_once": 1}
     return asyncio.run(run_all(installed, folder, **options))
 
 
-@pytest.mark.parametrize("name", sorted(CLIENTS))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_person_is_understood_and_answered(name: str, spoken: dict[str, Run]) -> None:
     """The words are right, the answer is audible, and its words are those the client keeps."""
     missing = CLIENTS[name].missing()

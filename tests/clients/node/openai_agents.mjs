@@ -1,5 +1,6 @@
 // @openai/agents-realtime: an agent with a tool, and the history that the session keeps.
-// Run with `--conditions=browser --import ./browser.mjs` it is what a page gets, and the key goes into a subprotocol.
+// Run with `--conditions=browser` it is what a page gets, on Node's own WebSocket, which is the browsers' kind; the key
+// goes into a subprotocol.
 
 import { RealtimeAgent, RealtimeSession, tool } from '@openai/agents-realtime';
 import { isBrowserEnvironment } from '@openai/agents-realtime/_shims';

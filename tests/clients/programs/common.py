@@ -1,7 +1,7 @@
 """What all Python client programs share: the caller's voice, an ear for the answers, and the report they print.
 
-A program is called `PROGRAM BASE_URL API_KEY SPEECH_FILE [spoken]` and runs one stock client through the same
-conversation, or with the last word through its spoken question alone, at the pace of life:
+A program is called `PROGRAM BASE_URL API_KEY SPEECH_FILE [spoken] [live]` and runs one stock client through the same
+conversation, or with "spoken" through its spoken question alone; with either word at the pace of life:
 
     typed     a typed question, answered aloud
     spoken    a spoken question, its end found by the server
@@ -27,8 +27,10 @@ RATE = 24_000  # Hz, pcm16 mono
 CHUNK_MS = 50
 TIMEOUT_S = 150  # for a whole program; the longest takes about 60 s on two busy cores
 
-ONLY_SPOKEN = sys.argv[4:] == ["spoken"]
-PACE = 1 if ONLY_SPOKEN else 4  # times as fast as life
+ONLY_SPOKEN = "spoken" in sys.argv[4:]
+PACE = (
+    1 if sys.argv[4:] else 4
+)  # times as fast as life; clients that find turns themselves use timers
 
 TRIES = 8  # questions until an answer is long enough to be interrupted
 

@@ -1,6 +1,8 @@
 """livekit-plugins-openai: `AgentSession` with a `RealtimeModel`, its history, and sound devices of ours."""
 
 import asyncio
+import functools
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -98,7 +100,8 @@ class Talk:
         session.input.audio = self.microphone
         session.output.audio = self.speaker
         session.output.transcription = self.screen
-        self.spontaneous: asyncio.Queue[Any] = asyncio.Queue()  # answers the server began
+        self.spontaneous: asyncio.Queue[Any] = asyncio.Queue()  # answers that speech brought about
+        self._is_asked = False
         self.heard = ""
         self.errors: list[Any] = []
         session.on("speech_created", self._speech_created)
@@ -106,7 +109,7 @@ class Talk:
         session.on("error", lambda event: self.errors.append(event.error))
 
     def _speech_created(self, event: Any) -> None:
-        if not event.user_initiated:
+        if not self._is_asked:
             self.begin()
             self.spontaneous.put_nowait(event.speech_handle)
 
@@ -123,9 +126,13 @@ class Talk:
         told = [words for role, words in self.told() if role == "assistant"]
         return common.turn(self.speaker.sound, self.screen.words, told[-1])
 
-    async def ask(self, text: str) -> dict[str, Any]:
+    def ask(self, text: str) -> Any:
+        """The handle of the answer."""
         self.begin()
-        return await self.answer(self.session.generate_reply(user_input=text))
+        self._is_asked = True
+        handle = self.session.generate_reply(user_input=text)
+        self._is_asked = False
+        return handle
 
     async def say(self, speech: bytes) -> None:
         await common.speak(self.microphone.push, speech)
@@ -138,8 +145,7 @@ class Talk:
 
 async def barge_in(talk: Talk, speech: bytes) -> dict[str, Any]:
     for _ in range(common.TRIES):
-        talk.begin()
-        handle = talk.session.generate_reply(user_input=common.LONG)
+        handle = talk.ask(common.LONG)
         while not talk.speaker.sound.pcm:
             talk.changed.clear()
             await talk.changed.wait()
@@ -151,18 +157,25 @@ async def barge_in(talk: Talk, speech: bytes) -> dict[str, Any]:
     return {"interrupted": False}
 
 
-async def program(base_url: str, key: str, speech: bytes, report: dict[str, Any]) -> None:
+Maker = Callable[[str, str], AgentSession[None]]  # base URL, key
+
+
+async def program(
+    make: Maker, base_url: str, key: str, speech: bytes, report: dict[str, Any]
+) -> None:
     async with http_context.open():  # as a worker would
-        await converse(base_url, key, speech, report)
+        await converse(functools.partial(make, base_url, key), speech, report)
 
 
-async def converse(base_url: str, key: str, speech: bytes, report: dict[str, Any]) -> None:
+async def converse(
+    make: Callable[[], AgentSession[None]], speech: bytes, report: dict[str, Any]
+) -> None:
     agent = Agent(instructions="Be brief.", tools=[get_weather])
-    async with make_session(base_url, key) as session:
+    async with make() as session:
         talk = Talk(session)
         await session.start(agent, record=False)
         if not common.ONLY_SPOKEN:
-            report["typed"] = await talk.ask(common.TYPED)
+            report["typed"] = await talk.answer(talk.ask(common.TYPED))
 
         await talk.say(speech)
         spoken = await talk.answer(await talk.spontaneous.get())
@@ -170,14 +183,18 @@ async def converse(base_url: str, key: str, speech: bytes, report: dict[str, Any
         if common.ONLY_SPOKEN:
             return
 
-        report["tool"] = {**await talk.ask(common.ASK_TOOL), "calls": calls}
+        report["tool"] = {**await talk.answer(talk.ask(common.ASK_TOOL)), "calls": calls}
         report["barge_in"] = await barge_in(talk, speech)
         report["history"] = talk.told()
-    async with make_session(base_url, key) as session:
+    async with make() as session:
         talk = Talk(session)
         await session.start(Agent(instructions="Be brief."), record=False)
-        report["second"] = await talk.ask(common.TYPED)
+        report["second"] = await talk.answer(talk.ask(common.TYPED))
 
 
 if __name__ == "__main__":
-    common.run("livekit-plugins-openai", "livekit-plugins-openai", program)
+    common.run(
+        "livekit-plugins-openai",
+        "livekit-plugins-openai",
+        functools.partial(program, make_session),
+    )

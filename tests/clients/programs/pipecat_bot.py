@@ -3,8 +3,9 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import common
@@ -25,7 +26,10 @@ from pipecat.frames.frames import (
 from pipecat.pipeline.pipeline import Pipeline
 from pipecat.pipeline.worker import PipelineWorker
 from pipecat.processors.aggregators.llm_context import LLMContext
-from pipecat.processors.aggregators.llm_response_universal import LLMContextAggregatorPair
+from pipecat.processors.aggregators.llm_response_universal import (
+    LLMContextAggregatorPair,
+    LLMUserAggregatorParams,
+)
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.llm_service import FunctionCallParams
 from pipecat.services.openai.realtime.events import (
@@ -166,29 +170,6 @@ class Talk:
         await self.worker.queue_frame(InputAudioRawFrame(pcm, common.RATE, 1))
 
 
-@asynccontextmanager
-async def talking(base_url: str, key: str) -> AsyncIterator[Talk]:
-    ear = Ear()
-    context = LLMContext([{"role": "user", "content": common.TYPED}], tools=[get_weather])
-    aggregators = LLMContextAggregatorPair(context)
-    desk = Desk(ear)
-    stages = [aggregators.user(), desk, make_service(base_url, key), ear]
-    worker = PipelineWorker(Pipeline([*stages, aggregators.assistant()]), enable_rtvi=False)
-    started = asyncio.Event()
-
-    @worker.event_handler("on_pipeline_started")
-    async def on_started(*_: Any) -> None:
-        started.set()
-
-    runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(worker)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(runner.run())
-        await started.wait()
-        yield Talk(worker, desk, ear, context)
-        await worker.queue_frame(EndFrame())
-
-
 async def barge_in(talk: Talk, speech: bytes) -> dict[str, Any]:
     ear = talk.ear
     for _ in range(common.TRIES):
@@ -204,31 +185,60 @@ async def barge_in(talk: Talk, speech: bytes) -> dict[str, Any]:
     return {"interrupted": False}
 
 
-async def program(base_url: str, key: str, speech: bytes, report: dict[str, Any]) -> None:
-    logger.remove()
-    logger.add(sys.stderr, level="WARNING")
-    async with talking(base_url, key) as talk:
-        if not common.ONLY_SPOKEN:
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A bot."""
+
+    make_service: Callable[[str, str], OpenAIRealtimeLLMService]
+    hearing: Callable[[], LLMUserAggregatorParams | None]  # its own, of turns
+
+    @asynccontextmanager
+    async def talking(self, base_url: str, key: str) -> AsyncIterator[Talk]:
+        ear = Ear()
+        context = LLMContext([{"role": "user", "content": common.TYPED}], tools=[get_weather])
+        aggregators = LLMContextAggregatorPair(context, user_params=self.hearing())
+        desk = Desk(ear)
+        stages = [aggregators.user(), desk, self.make_service(base_url, key), ear]
+        worker = PipelineWorker(Pipeline([*stages, aggregators.assistant()]), enable_rtvi=False)
+        started = asyncio.Event()
+
+        @worker.event_handler("on_pipeline_started")
+        async def on_started(*_: Any) -> None:
+            started.set()
+
+        runner = WorkerRunner(handle_sigint=False)
+        await runner.add_workers(worker)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(runner.run())
+            await started.wait()
+            yield Talk(worker, desk, ear, context)
+            await worker.queue_frame(EndFrame())
+
+    async def program(self, base_url: str, key: str, speech: bytes, report: dict[str, Any]) -> None:
+        logger.remove()
+        logger.add(sys.stderr, level="WARNING")
+        async with self.talking(base_url, key) as talk:
+            if not common.ONLY_SPOKEN:
+                await talk.worker.queue_frame(LLMRunFrame())
+                report["typed"] = await talk.answer(0)
+
+            ended = talk.ear.begin()
+            await common.speak(talk.append, speech)
+            report["spoken"] = {**await talk.answer(ended), "heard": talk.ear.heard}
+            if common.ONLY_SPOKEN:
+                await talk.worker.queue_frame(EndFrame())
+                return
+
+            ended = talk.ear.begin()
+            await talk.says(common.ASK_TOOL)
+            report["tool"] = {**await talk.answer(ended), "calls": calls}
+
+            report["barge_in"] = await barge_in(talk, speech)
+            report["history"] = talk.told()
+        async with self.talking(base_url, key) as talk:
             await talk.worker.queue_frame(LLMRunFrame())
-            report["typed"] = await talk.answer(0)
-
-        ended = talk.ear.begin()
-        await common.speak(talk.append, speech)
-        report["spoken"] = {**await talk.answer(ended), "heard": talk.ear.heard}
-        if common.ONLY_SPOKEN:
-            await talk.worker.queue_frame(EndFrame())
-            return
-
-        ended = talk.ear.begin()
-        await talk.says(common.ASK_TOOL)
-        report["tool"] = {**await talk.answer(ended), "calls": calls}
-
-        report["barge_in"] = await barge_in(talk, speech)
-        report["history"] = talk.told()
-    async with talking(base_url, key) as talk:
-        await talk.worker.queue_frame(LLMRunFrame())
-        report["second"] = await talk.answer(0)
+            report["second"] = await talk.answer(0)
 
 
 if __name__ == "__main__":
-    common.run("pipecat-ai", "pipecat-ai", program)
+    common.run("pipecat-ai", "pipecat-ai", Setup(make_service, lambda: None).program)
