@@ -78,7 +78,7 @@ class Ours:
     def __init__(self, subject: Subject) -> None:
         self._audio = subject.audio
         self._mel = StreamingMel(subject.audio.bins)
-        self._translator = FeatureTranslator(ENCODERS[subject.architecture])
+        self._translator = FeatureTranslator(ENCODERS[subject.architecture], images=False)
 
     def features(self, second: Samples) -> object:
         """What runs in the CPU pool."""

@@ -54,7 +54,8 @@ class HearingLane(Lane):
         self._header: tuple[int, ...] | None = None  # None until `open`
         self._live = False  # the turn under way is being fed as it is heard
         self._unfed: list[int] = []  # of that turn, marked
-        self._opens = False  # `_unfed` begins the turn
+        self._opens = False  # `_unfed` begins a turn
+        self._whole = False  # `_unfed` are whole messages, of no turn under way
         self._deadline = 0.0  # of `_unfed`
         self._marked: tuple[int, ...] = ()  # of the newest append submitted
         self._listens = False  # the newest append submitted only listens
@@ -70,12 +71,25 @@ class HearingLane(Lane):
     def listen(self, marked: tuple[int, ...], *, opens: bool, deadline: float) -> None:
         """More of the caller's turn; `opens` if it is the beginning."""
         if opens:
-            self._live, self._opens = self._taker is None, True
-            self._unfed.clear()
+            self._live = self._taker is None
+            if not self._whole:
+                self._unfed.clear()
+            self._opens = True
         if self._live:
+            self._whole = False
             self._unfed.extend(marked)
             self._deadline = deadline
             self._flush()
+
+    def show(self, marked: tuple[int, ...], deadline: float) -> None:
+        """A whole message of the caller's between turns: fed now, or when the answer under way has ended."""
+        full = len(self._unfed) + len(marked) > self.context.limits.max_context
+        if full or not self._whole:
+            self._unfed.clear()  # the next answer brings it
+        self._opens = self._whole = True
+        self._unfed.extend(marked)
+        self._deadline = deadline
+        self._flush()
 
     def begin(
         self,
@@ -95,7 +109,7 @@ class HearingLane(Lane):
         self._flush()
 
     def _stop_listening(self) -> None:
-        self._live, self._surplus = False, 0
+        self._live, self._surplus, self._whole = False, 0, False
         self._unfed.clear()
 
     def _flush(self) -> None:
@@ -115,7 +129,7 @@ class HearingLane(Lane):
         if fresh:
             self.context.header = len(self._header)
         self._unfed.clear()
-        self._opens = False
+        self._opens = self._whole = False
         # Decoding one token is the least there is.
         self._stop_token_ids, self._sampling = (), Sampling()
         self._submit(tuple(marked), 1, self._deadline, None if fresh else kept)

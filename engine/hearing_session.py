@@ -8,11 +8,12 @@ Transcription, where the deployment has it, runs beside all this for the client'
 
 from typing import cast
 
+from engine.answer import Answer
 from engine.audio_memory import AudioMemory
 from engine.hearing_lane import HearingLane
 from engine.inbox import ClearMark, CommitMark
 from engine.lane import Lane
-from engine.models.base import Heard, HearingModel, SessionSetup
+from engine.models.base import AudioChunk, Heard, HearingModel, SessionSetup
 from engine.session import Call
 from engine.turn_session import TurnSession
 
@@ -57,6 +58,21 @@ class HearingSession(TurnSession):
             opens = not self._memory.turn
             self._lane.listen(self._memory.hear(heard.chunk), opens=opens, deadline=self._soon())
         super()._act(heard)
+
+    def _saw(self, item_id: str, content: AudioChunk) -> None:
+        """In the middle of a turn it is part of it, otherwise a message: fed at once, like what is heard."""
+        if self.closed:
+            return
+        within = bool(self._memory.turn)
+        marked = self._memory.show(item_id, content, self._hearing_model.turn_around)
+        if within:
+            self._lane.listen(marked, opens=False, deadline=self._soon())
+        else:
+            self._lane.show(marked, self._soon())
+
+    async def _answer(self, answer: Answer, lane: Lane) -> None:
+        await self._showing.done()
+        await super()._answer(answer, lane)
 
     def _cut(self, item_id: str) -> None:
         self._memory.hear(self._hearing_model.finish(self.state))  # fed by the answer, if any comes

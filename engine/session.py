@@ -5,18 +5,20 @@ serves frame-locked ones (every tick in, every tick out).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from engine.framer import Framer
 from engine.grid import TickGrid
 from engine.inbox import ClearMark, CommitMark, FrameInbox, Refused
 from engine.lane import Mirror
 from engine.listener import SessionListener
-from engine.models.base import Heard, SessionSetup
+from engine.models.base import AudioChunk, Heard, SessionSetup
 from engine.observer import TickKind, TickStats
 from engine.response import ResponseRequest
 from engine.settings import Parts
+from engine.showing import Showing, Sight
 from engine.slo import TickLedger
 from engine.spawn import Spawn
 from engine.work import Frame
@@ -73,6 +75,7 @@ class Session(ABC):
         self._inbox = FrameInbox(
             int(parts.settings.inbox_s * setup.input_rate) * 2, drop_oldest=spec.decides_turns
         )
+        self._showing = Showing(parts.pool, cast(Sight, parts.model), self._saw, self._unseen)
         self._seq = 0
         self._new_setup: SessionSetup | None = None  # applied between two frames
         self._counted = -1  # newest frame already judged late while it waited
@@ -108,6 +111,19 @@ class Session(ABC):
         """Forget what was pushed since the last commit."""
         self._framer.flush()
         self._mark(ClearMark())
+
+    def show(self, item_id: str, content: Sequence[str | bytes]) -> None:
+        """The caller shows the item `item_id`: words and image files. Only for models that see."""
+        self._spawn(self.id, self._showing.look(item_id, content))
+
+    def _saw(self, item_id: str, content: AudioChunk) -> None:
+        """What is shown has become tokens. Here: of a frame-locked model, which has it in its next ticks."""
+        if not self.closed:
+            cast(Sight, self._parts.model).show(self.state, content)
+
+    def _unseen(self, item_id: str, message: str) -> None:
+        if not self.closed:
+            self.listener.image_failed(item_id, message)
 
     @abstractmethod
     def respond(self, request: ResponseRequest) -> None:

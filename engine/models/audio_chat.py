@@ -16,9 +16,13 @@ class AudioChatMl(ChatMl):
 
     def __init__(self, folder: Path, persona: Persona = QWEN_AUDIO_PERSONA) -> None:
         super().__init__(folder, persona)
-        self._folder = folder
+        self.folder = folder
         self.turn_opens = (self._open, *self._text("user\n"))
         self.turn_ends = (self._close, *self._newline)
+
+    def words(self, text: str) -> tuple[int, ...]:
+        """The tokens of a stretch of text within a turn."""
+        return self._text(text)
 
     def control(self, name: str) -> int:
         """The id of a control token.
@@ -26,4 +30,4 @@ class AudioChatMl(ChatMl):
         Raises:
             ValueError: the tokenizer lacks it.
         """
-        return self._control(name, self._folder)
+        return self._control(name, self.folder)

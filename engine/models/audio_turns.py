@@ -22,6 +22,7 @@ from engine.models.caller_turns import CallerTurns
 from engine.models.cascade import Cascade, CascadeParts
 from engine.models.chat import ChatFormat
 from engine.models.families import Family
+from engine.models.image_format import ImageFormat, moved
 from engine.speech.mel import Features
 from engine.speech.ports import Samples
 from engine.work import Sampling
@@ -32,6 +33,10 @@ class TurnTokens(ChatFormat, Protocol):
 
     turn_opens: tuple[int, ...]
     turn_ends: tuple[int, ...]  # of any turn
+
+    def words(self, text: str) -> tuple[int, ...]:
+        """The tokens of a stretch of text within a turn."""
+        ...
 
 
 class NoTranscriber:
@@ -52,12 +57,15 @@ class AudioTurns(Cascade):
         turns: TurnTokens,
         audio: AudioFormat,
         sampling: Sampling | None = None,
+        images: ImageFormat | None = None,
     ) -> None:
-        """`turns` is the chat format among `parts`, seen for what else it is."""
+        """`turns` is the chat format among `parts`, seen for what else it is; `images` None: it does not see."""
         assert spec.hears_audio, spec
         super().__init__(spec, parts, sampling)
         self._turns = turns
         self._audio = audio
+        self._images = images
+        self.turn_around = turns.turn_opens, turns.turn_ends
 
     def open(self, setup: SessionSetup) -> AudioCaller:
         parts = self._parts
@@ -103,6 +111,10 @@ class AudioTurns(Cascade):
             (*rest.token_ids, *self._turns.turn_ends), rest.decode, features=rest.features
         )
 
+    def see(self, content: Sequence[str | bytes]) -> AudioChunk:
+        assert self._images is not None, self.spec
+        return self._images.content(tuple(content), self._turns.words)
+
     def clear(self, state: CallerTurns) -> None:
         super().clear(state)
         assert isinstance(state, AudioCaller)
@@ -117,10 +129,7 @@ class AudioTurns(Cascade):
 
 
 def _before(tokens: tuple[int, ...], chunk: AudioChunk) -> AudioChunk:
-    features = tuple(
-        type(f)(f.modality, f.offset + len(tokens), f.length, f.tensors, f.key)
-        for f in chunk.features
-    )
+    features = tuple(moved(feature, len(tokens)) for feature in chunk.features)
     return AudioChunk((*tokens, *chunk.token_ids), chunk.decode, features=features)
 
 
@@ -130,8 +139,9 @@ def hearing_model(
     spec: ModelSpec,
     parts: CascadeParts,
     chat: AudioChatMl,
+    image_tokens: int = 0,
 ) -> AudioTurns:
-    """The model of a family that hears, from its config.json.
+    """The model of a family that hears, from its config.json; an image takes `image_tokens`, 0: it does not see.
 
     Raises:
         ValueError: its tokenizer lacks what its audio is wrapped in, or the family is of another kind.
@@ -141,5 +151,12 @@ def hearing_model(
     audio = family.format(config, chat.control)
     # The last chunk of a turn may be a little longer than the others, and a turn is opened and closed.
     around = len(chat.turn_opens) + len(chat.turn_ends)
-    spec = replace(spec, prefill_per_tick=around + audio.cost(2 * audio.chunk_frames))
-    return AudioTurns(spec, parts, chat, audio, Sampling(temperature=0.7, top_p=0.9))
+    images = None
+    if image_tokens and family.images is not None:
+        images = family.images(config, chat.folder, chat.control, image_tokens)
+    spec = replace(
+        spec,
+        prefill_per_tick=around + audio.cost(2 * audio.chunk_frames),
+        prefill_per_image=around + images.cost if images else 0,
+    )
+    return AudioTurns(spec, parts, chat, audio, Sampling(temperature=0.7, top_p=0.9), images)

@@ -21,6 +21,19 @@ from engine.work import Feature, Sampling
 
 
 @dataclass(frozen=True, slots=True)
+class Cost:
+    """The most tokens that one tick adds to a session's context."""
+
+    prefill: int  # appended
+    decode: int  # sampled
+
+    @property
+    def tokens(self) -> int:
+        """Both."""
+        return self.prefill + self.decode
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """What a deployment must know of a model before the first call."""
 
@@ -39,9 +52,18 @@ class ModelSpec:
     hears_audio: bool = False  # turn-based, and audio itself enters the context: a `HearingModel`
     writes: bool = False  # frame-locked, but what comes out is text; `speak` makes its voice
     prefill_per_tick: int = 0  # tokens of caller audio that one append brings, at most
+    prefill_per_image: int = 0  # tokens of a still image, at most; above 0 it is a `Sight`
     blocks_per_session: int = (
         0  # KV blocks held from the first tick to the last; 0: as the KV policy bounds them
     )
+
+    def cost(self, images: int = 0) -> Cost:
+        """What a tick with so many images in it costs at worst; what admission and planning count with.
+
+        The header comes on top, once: `engine.kv.header_tokens` bounds it, whatever the model makes of instructions.
+        """
+        prefill = self.prefill_per_tick + images * self.prefill_per_image
+        return Cost(prefill, self.decode_per_tick)
 
 
 Eagerness = Literal["low", "medium", "high", "auto"]
@@ -268,6 +290,9 @@ class HearingModel(InteractionModel, Protocol):
     def finish(self, state: Any) -> AudioChunk:
         """The turn is over: audio of it that no chunk had, and its end. Comes before `utterance(cut=True)`. [loop]"""
         ...
+
+    # What opens and closes a turn of the caller's, around what it says or shows.
+    turn_around: tuple[tuple[int, ...], tuple[int, ...]]
 
     def bridge(self, tail: Sequence[int]) -> tuple[int, ...]:
         """What must come between a context that ends with `tail` and the caller's next turn. [loop]"""

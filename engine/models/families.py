@@ -11,11 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.models.audio_format import AudioFormat
+from engine.models.image_format import ImageFormat
 from engine.models.qwen2_audio import audio_format as qwen2_audio_format
-from engine.models.qwen_omni import audio_format_2_5, audio_format_3
+from engine.models.qwen_omni import (
+    audio_format_2_5,
+    audio_format_3,
+    image_format_2_5,
+    image_format_3,
+)
 from engine.models.ultravox import audio_format as ultravox_format
 
 BuildFormat = Callable[[Mapping[str, Any], Callable[[str], int]], AudioFormat]
+BuildImages = Callable[[Mapping[str, Any], Path, Callable[[str], int], int], ImageFormat]
 Kind = Literal["hears", "duplex"]
 Trust = Literal["random weights", "real weights"]
 
@@ -32,9 +39,10 @@ class Family:
     verified: Trust
     note: str = ""
     format: BuildFormat | None = None  # of the turn-based ones that hear
+    images: BuildImages | None = None  # of those that see
 
 
-_OMNI_NOTE = "thinker only: text out, spoken by the configured voice; images off"
+_OMNI_NOTE = "thinker only: text out, spoken by the configured voice; sees images"
 
 FAMILIES: tuple[Family, ...] = (
     Family(
@@ -56,6 +64,7 @@ FAMILIES: tuple[Family, ...] = (
         "random weights",
         _OMNI_NOTE,
         audio_format_2_5,
+        image_format_2_5,
     ),
     Family(
         "Qwen2_5OmniForConditionalGeneration",
@@ -66,6 +75,7 @@ FAMILIES: tuple[Family, ...] = (
         "random weights",
         _OMNI_NOTE,
         audio_format_2_5,
+        image_format_2_5,
     ),
     Family(
         "Qwen3OmniMoeForConditionalGeneration",
@@ -76,6 +86,7 @@ FAMILIES: tuple[Family, ...] = (
         "random weights",
         _OMNI_NOTE,
         audio_format_3,
+        image_format_3,
     ),
     Family(
         "MiniCPMO",

@@ -4,7 +4,13 @@ import re
 from pathlib import Path
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_TEXT_FILES = ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json"]
+_TEXT_FILES = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+    "config.json",
+]
 
 
 def is_hub_id(name: str) -> bool:

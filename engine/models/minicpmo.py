@@ -1,6 +1,7 @@
 """MiniCPM-o 4.5: a full-duplex model that decides once a second whether to listen or to speak.
 
     header  <unit> 10 audio | <|listen|>                          listening costs one decoded token
+    </unit> <unit> <image> 64 </image> 10 audio | <|listen|>      with something to see
     </unit> <unit> 10 audio | <|speak|> so it goes <|chunk_eos|>  speaking at most 20
     </unit> <unit> 10 audio | and ends. <|turn_eos|> <|chunk_eos|>
     </unit> <unit> 10 audio | <|listen|>
@@ -15,6 +16,7 @@ The model writes text; its own voice (a second model and a vocoder fed with hidd
 speaks instead.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,15 +35,21 @@ from engine.models.base import (
     Utterance,
 )
 from engine.models.chatml import ChatMl, Persona
+from engine.models.image_format import ImageFormat, minicpm_images, moved
+from engine.models.picture import PictureError
 from engine.models.tools import Tool, ToolChoice
 from engine.speech.mel import Features, StreamingMel
 from engine.speech.ports import SPEECH_RATE, Voice
 from engine.speech.resample import Resampler
-from engine.work import Feature, Sampling, TokenRules
+from engine.work import Sampling, TokenRules
 
 ARCHITECTURE = "MiniCPMO"
 TICK_MS = 1000
 UNIT_TOKENS = 20  # decoded per second at most
+MAX_WORDS = 64  # tokens of text beside an image, which are fed with it
+MAX_SHOWN = (
+    8  # images that wait for their unit; each has one of its own. Past it the oldest is not seen
+)
 FORCED_LISTENS = 1  # units at the start of a call in which it may not speak
 _RATE = 24_000
 _NEVER_WRITTEN = (
@@ -80,6 +88,12 @@ def audio_format(config: Mapping[str, Any], control: Callable[[str], int]) -> Au
     )
 
 
+def image_format(config: Mapping[str, Any], control: Callable[[str], int]) -> ImageFormat:
+    """From config.json; `control` gives the id of a control token."""
+    around = control("<image>"), control("</image>")
+    return minicpm_images(config.get("query_num", 64), control("<unk>"), around)
+
+
 def _tensors(mel: Features, silence: float) -> Tensors:
     """float32[1, bins, frames]."""
     return {
@@ -108,6 +122,10 @@ class UnitTokens(ChatMl):
         known = (self._tokenizer.token_to_id(name) for name in _NEVER_WRITTEN)
         self.never_written = tuple(token for token in known if token is not None)
 
+    def words(self, text: str) -> tuple[int, ...]:
+        """The tokens of a stretch of text."""
+        return self._text(text)
+
     def control(self, name: str) -> int:
         """The id of a control token. Raises ValueError if there is none."""
         return self._control(name, self._folder)
@@ -120,6 +138,7 @@ class _Call:
         self.setup = setup
         self.resampler = Resampler(setup.input_rate, SPEECH_RATE)
         self.mel = StreamingMel(bins)
+        self.shown: deque[AudioChunk] = deque(maxlen=MAX_SHOWN)
         self.units = 0  # appended so far
         self.speaking = False  # a turn of the model's is open
         self.asked = False  # to speak: its next unit begins so
@@ -129,7 +148,16 @@ class _Call:
 class MiniCpmO:
     """Frame-locked `InteractionModel` that writes."""
 
-    def __init__(self, model_id: str, tokens: UnitTokens, audio: AudioFormat, voice: Voice) -> None:
+    def __init__(
+        self,
+        model_id: str,
+        tokens: UnitTokens,
+        audio: AudioFormat,
+        voice: Voice,
+        images: ImageFormat | None = None,
+    ) -> None:
+        """`images` None: it does not see."""
+        shown = images.cost + MAX_WORDS if images else 0
         self.spec = ModelSpec(
             id=model_id,
             tick_ms=TICK_MS,
@@ -137,12 +165,14 @@ class MiniCpmO:
             output_rate=voice.rate,
             decode_per_tick=UNIT_TOKENS,
             prefill_per_tick=2 + audio.cost(audio.chunk_frames),
+            prefill_per_image=shown,
             decides_turns=True,
             writes=True,
             stop_token_ids=tokens.terminators,
         )
         self._tokens = tokens
         self._audio = audio
+        self._images = images
         self._voice = voice
 
     def open(self, setup: SessionSetup) -> _Call:
@@ -167,12 +197,14 @@ class MiniCpmO:
         if state.units == 0:
             header = tokens.header(state.setup.instructions)
         before = (*header, tokens.unit) if header else (tokens.unit_ends, tokens.unit)
-        features = tuple(
-            Feature(f.modality, f.offset + len(before), f.length, f.tensors) for f in item.features
+        seen = state.shown.popleft() if state.shown else AudioChunk((), 1)
+        features = (
+            *(moved(feature, len(before)) for feature in seen.features),
+            *(moved(feature, len(before) + len(seen.token_ids)) for feature in item.features),
         )
         state.units += 1
         return AudioChunk(
-            (*before, *item.token_ids),
+            (*before, *seen.token_ids, *item.token_ids),
             UNIT_TOKENS,
             features=features,
             header=len(header),
@@ -205,9 +237,19 @@ class MiniCpmO:
         text = state.detokenizer.feed(token_ids)
         return TickOutput(text, turn_over=not state.speaking)
 
-    def cost(self) -> tuple[int, int]:
-        """Most tokens that one second appends and decodes, the header aside."""
-        return self.spec.prefill_per_tick, self.spec.decode_per_tick
+    def see(self, content: Sequence[str | bytes]) -> AudioChunk:
+        assert self._images is not None, self.spec
+        if sum(isinstance(part, bytes) for part in content) != 1:
+            raise PictureError(
+                "This model is shown one image per item: each has a second of its own."
+            )
+        seen = self._images.content(tuple(content), self._tokens.words)
+        if len(seen.token_ids) > self.spec.prefill_per_image:
+            raise PictureError(f"The text beside an image may have {MAX_WORDS} tokens.")
+        return seen
+
+    def show(self, state: _Call, content: AudioChunk) -> None:
+        state.shown.append(content)
 
     def speak(self, text: str, voice: str, speed: float) -> bytes:
         return self._voice.speak(text, voice, speed)

@@ -50,6 +50,7 @@ class ModelSettings:
     public_id: str = ""  # the name that clients see; empty: `id`
     tick_ms: int = 160
     decode_per_tick: int = 4
+    image_tokens: int = 0  # of an image, at most, for models that see; 0: none is taken
     # sim-duplex only. Its `llm` is simulated, or a real engine computes for it what its tokens cost.
     prefill_per_tick: int = 2
     moshi: MoshiVoice = field(default_factory=MoshiVoice)  # Moshi only
@@ -132,11 +133,13 @@ def _hearing(settings: ModelSettings) -> InteractionModel | None:
             raise ValueError(f"{family.name} hears whole seconds: tick_ms must be 1000")
         units = minicpmo.UnitTokens(folder)
         audio = minicpmo.audio_format(config, units.control)
-        return minicpmo.MiniCpmO(settings.public_id or settings.id, units, audio, _tts(settings))
+        images = minicpmo.image_format(config, units.control) if settings.image_tokens else None
+        name = settings.public_id or settings.id
+        return minicpmo.MiniCpmO(name, units, audio, _tts(settings), images)
     chat = AudioChatMl(folder)
     parts = CascadeParts(_vad(settings), _stt(settings), chat, _tts(settings))
     spec = replace(_spec(settings, parts, ""), hears_audio=True)
-    return hearing_model(family, config, spec, parts, chat)
+    return hearing_model(family, config, spec, parts, chat, settings.image_tokens)
 
 
 def llm_location(settings: ModelSettings) -> str | None:

@@ -27,7 +27,7 @@ from engine.vllm_adapter.environment import (
     check_runner,
     check_version,
 )
-from engine.vllm_adapter.mrope import audio_positions
+from engine.vllm_adapter.mrope import sequential_positions
 from engine.vllm_adapter.multimodal import (
     FeatureTranslator,
     bypass_processors,
@@ -62,9 +62,10 @@ class VllmCore(ResidentKv):
         self.max_requests: int = config.scheduler_config.max_num_seqs
         self.vocab_size: int = config.model_config.get_vocab_size()
         encoder = encoder_of(config.model_config.architectures)
-        self.features = FeatureTranslator(encoder) if encoder else None  # None: a text model
+        # None: a text model
+        self.features = FeatureTranslator(encoder, settings.images) if encoder else None
         if self.features is not None:
-            audio_positions(self.model)
+            sequential_positions(self.model)
             from engine.vllm_adapter.short_audio import encode_short  # imports torch
 
             encode_short(self.model)
@@ -267,7 +268,7 @@ def _build(settings: VllmSettings) -> Any:
         distributed_executor_backend="uni",
         worker_extension_cls="engine.vllm_adapter.key_mover.KeyMover",
         logits_processors=[TokenRulesProcessor],
-        **engine_arguments(),
+        **engine_arguments(settings.images),
     )
     bypass_processors()
     if settings.is_local:

@@ -22,6 +22,8 @@ from engine.work import Feature
 
 FieldConfig = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
+MAX_IMAGE_TOKENS = 1280  # of one image; the encoder's memory is sized for it
+
 _ids = itertools.count()  # makes encoder cache keys unique
 
 
@@ -31,8 +33,14 @@ class Encoder:
 
     module: str  # under vllm.model_executor.models
     fields: str  # function there, or method: tensors by name -> how each is batched
-    max_tokens: Mapping[str, int]  # longest item of each modality
+    max_audio: int  # tokens of the longest item
+    max_image: int = 0  # tokens of the largest image; 0: it sees none
     merge_size: int | None = None  # argument of `fields`, where it is a factory
+
+    def max_tokens(self, images: bool) -> dict[str, int]:
+        """Tokens of the longest item of each modality that is on."""
+        seen = {"image": self.max_image} if images and self.max_image else {}
+        return {"audio": self.max_audio} | seen
 
     def field_config(self) -> FieldConfig:
         """How tensors are batched across sessions."""
@@ -52,8 +60,8 @@ def _of_method(method: Callable[..., Any], tensors: Mapping[str, Any]) -> Mappin
 
 
 _OMNI_FIELDS = "create_qwen2_5_omni_thinker_field_factory"
-_QWEN2_5_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, {"audio": 750}, merge_size=2)
-_QWEN3_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, {"audio": 390}, merge_size=2)
+_QWEN2_5_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, 750, MAX_IMAGE_TOKENS, 2)
+_QWEN3_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, 390, MAX_IMAGE_TOKENS, 2)
 # Models whose code in transformers imports torchvision, just to scale images: module and class in vLLM.
 _IMPORT_TORCHVISION: Mapping[str, tuple[str, str]] = {
     "Qwen2_5OmniModel": ("qwen2_5_omni_thinker", "Qwen2_5OmniThinkerForConditionalGeneration"),
@@ -69,24 +77,20 @@ _IMPORT_TORCHVISION: Mapping[str, tuple[str, str]] = {
 
 # Architectures by the name in config.json. 30 s is the longest item of each.
 ENCODERS: Mapping[str, Encoder] = {
-    "Qwen2AudioForConditionalGeneration": Encoder(
-        "qwen2_audio", "_qwen2audio_field_config", {"audio": 750}
-    ),
+    "Qwen2AudioForConditionalGeneration": Encoder("qwen2_audio", "_qwen2audio_field_config", 750),
     "Qwen2_5OmniModel": _QWEN2_5_OMNI,
     "Qwen2_5OmniForConditionalGeneration": _QWEN2_5_OMNI,
     "Qwen3OmniMoeForConditionalGeneration": _QWEN3_OMNI,
-    "MiniCPMO": Encoder("minicpmo", "_minicpmo_field_config", {"audio": 300}),
-    "UltravoxModel": Encoder(
-        "ultravox", "UltravoxMultiModalProcessor._get_mm_fields_config", {"audio": 188}
-    ),
+    "MiniCPMO": Encoder("minicpmo", "_minicpmo_field_config", 300, 64),
+    "UltravoxModel": Encoder("ultravox", "UltravoxMultiModalProcessor._get_mm_fields_config", 188),
 }
-_OFF = {"image": 0, "video": 0}  # their encoders are not even loaded
 
 
-def engine_arguments() -> dict[str, Any]:
+def engine_arguments(images: bool) -> dict[str, Any]:
     """What vLLM's engine must be told for models in `ENCODERS`; text models ignore it."""
     return {
-        "limit_mm_per_prompt": {"audio": 1, **_OFF},  # per append, and only checked by processors
+        # Per append, and only checked by processors; but encoders of what is 0 are not even loaded.
+        "limit_mm_per_prompt": {"audio": 1, "image": int(images), "video": 0},
         "skip_mm_profiling": True,  # would ask the processor for its longest item
         "mm_processor_cache_gb": 0,
     }
@@ -122,8 +126,8 @@ def do_without_torchvision(folder: Path) -> None:
 def _models(module: str) -> Any:
     """A module of vLLM's models.
 
-    Qwen-Omni's import one function from where torchvision is needed, which transformers has a second time, for Pillow:
-    with images off it is never called.
+    Qwen-Omni's import one function from where torchvision is needed, which transformers has a second time, for Pillow.
+    It serves their processors, which are never made.
     """
     if "omni" in module and find_spec("torchvision") is None:
         pillow = importlib.import_module(f"{_QWEN_IMAGES}.image_processing_pil_qwen2_vl")
@@ -143,17 +147,22 @@ class _Info:
     """The part of a processing info that the engine core reads."""
 
     def __init__(self, encoder: Encoder, model_config: Any) -> None:
-        self.supported_mm_limits: dict[str, int | None] = dict.fromkeys(encoder.max_tokens)
-        self.allowed_mm_limits = dict.fromkeys(encoder.max_tokens, 1)
+        self._max_tokens = encoder.max_tokens(_takes_images(model_config))
+        self.supported_mm_limits: dict[str, int | None] = dict.fromkeys(self._max_tokens)
+        self.allowed_mm_limits = dict.fromkeys(self._max_tokens, 1)
         self.skip_prompt_length_check = False
         self.ctx = _Context(model_config)
-        self._max_tokens = encoder.max_tokens
 
     def get_mm_max_tokens_per_item(
         self, seq_len: int, mm_counts: Mapping[str, int]
     ) -> dict[str, int]:
         """Tokens of the longest item of each modality."""
         return dict(self._max_tokens)
+
+
+def _takes_images(model_config: Any) -> bool:
+    limits = model_config.multimodal_config
+    return limits is not None and limits.get_limit_per_prompt("image") > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +190,9 @@ def _processor(stock: Callable[..., Any], model_config: Any, **more: Any) -> Any
 class FeatureTranslator:
     """Turns neutral features into vLLM's."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder, images: bool) -> None:
         self._fields = encoder.field_config()
-        self._max_tokens = encoder.max_tokens
+        self._max_tokens = encoder.max_tokens(images)
 
     def refusal(self, features: Sequence[Feature], tokens: int) -> str | None:
         """Why these features cannot go with an append of so many tokens; None if they can."""
@@ -216,8 +225,10 @@ class FeatureTranslator:
         import torch
         from vllm.multimodal.inputs import MultiModalKwargsItems
 
-        tensors: Any = {
-            name: torch.from_numpy(array) for name, array in feature.tensors.items()
-        }  # no copy
+        def wrapped(array: Any) -> Any:  # no copy
+            nested = isinstance(array, list)  # items of several pieces
+            return [wrapped(a) for a in array] if nested else torch.from_numpy(array)
+
+        tensors: Any = {name: wrapped(array) for name, array in feature.tensors.items()}
         items: Any = MultiModalKwargsItems.from_hf_inputs(tensors, self._fields(tensors))
         return items[feature.modality][0]

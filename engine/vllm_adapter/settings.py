@@ -34,6 +34,7 @@ class VllmSettings:
     load_format: Literal["auto", "dummy"] = (
         "auto"  # "dummy": random weights in the model's shape (tests, measuring cost without a checkpoint)
     )
+    images: bool = False  # load the vision encoder of a model that hears and sees
     trust_remote_code: bool = False  # run code that comes with the checkpoint (MiniCPM-o needs it)
 
     @property

@@ -8,8 +8,9 @@ import pytest
 
 from bench.tiny_audio import HEARING, write_minicpmo
 from engine.models.audio_turns import AudioTurns
+from engine.models.base import Cost
 from engine.models.families import FAMILIES, family_of, unsupported
-from engine.models.minicpmo import MiniCpmO
+from engine.models.minicpmo import MAX_WORDS, MiniCpmO
 from engine.models.registry import ModelSettings, build_model, llm_location
 from engine.vllm_adapter.multimodal import ENCODERS
 
@@ -33,9 +34,22 @@ def test_minicpmo_is_built_from_its_folder_and_hears_whole_seconds(tmp_path: Pat
     folder = write_minicpmo(tmp_path)
     model = build_model(settings(folder, tick_ms=1000))
     assert isinstance(model, MiniCpmO)
-    assert model.cost() == (12, 20)
+    assert model.spec.cost() == Cost(prefill=12, decode=20)
+    assert model.spec.prefill_per_image == 0
+    seeing = build_model(settings(folder, tick_ms=1000, image_tokens=256)).spec
+    assert seeing.cost(images=1) == Cost(12 + 66 + MAX_WORDS, 20)
     with pytest.raises(ValueError, match="tick_ms must be 1000"):
         build_model(settings(folder))
+
+
+@pytest.mark.parametrize("name", HEARING)
+def test_a_model_sees_where_its_family_does_and_images_are_on(name: str, tmp_path: Path) -> None:
+    """What an image costs at most is in the spec; 0 says that none is taken."""
+    folder = HEARING[name](tmp_path)
+    assert build_model(settings(folder)).spec.prefill_per_image == 0
+    seeing = build_model(settings(folder, image_tokens=100)).spec
+    assert seeing.prefill_per_image == (0 if "omni" not in name else 110)
+    assert seeing.cost(images=2).prefill == seeing.cost().prefill + 2 * seeing.prefill_per_image
 
 
 def test_an_unknown_model_that_hears_is_refused_with_a_list(tmp_path: Path) -> None:

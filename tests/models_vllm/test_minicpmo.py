@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.backend_driver import BackendDriver
+from support.pictures import picture
 from support.sync_stepper import SyncStepper
 
 from bench.tiny_audio import spread_weights, write_minicpmo
@@ -14,7 +16,16 @@ from engine.kv_policy import KvPolicy
 from engine.lane import Lane
 from engine.models.base import AudioChunk, SessionSetup, TickOutput
 from engine.models.families import read_config
-from engine.models.minicpmo import FORCED_LISTENS, MiniCpmO, UnitTokens, audio_format
+from engine.models.minicpmo import (
+    FORCED_LISTENS,
+    MAX_SHOWN,
+    MAX_WORDS,
+    MiniCpmO,
+    UnitTokens,
+    audio_format,
+    image_format,
+)
+from engine.models.picture import PictureError
 from engine.speech.sim import ToneVoice
 from engine.vllm_adapter.backend import VllmBackend
 from engine.vllm_adapter.settings import VllmSettings
@@ -46,10 +57,12 @@ def plant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plant]:
         kv_cache_gib=0.1,
         load_format="dummy",
         trust_remote_code=True,
+        images=True,
     )
     with spread_weights():
         backend = VllmBackend(settings)
-    yield Plant(backend, MiniCpmO("tiny", tokens, audio, ToneVoice()), tokens)
+    images = image_format(read_config(folder), tokens.control)
+    yield Plant(backend, MiniCpmO("tiny", tokens, audio, ToneVoice(), images), tokens)
     backend.shutdown()
 
 
@@ -72,6 +85,9 @@ class Call:
         self.state = self.plant.model.open(SessionSetup(instructions=f"call {self.number}"))
 
     def feed(self, tick: int) -> None:
+        if tick % 4 == 2:
+            seen = self.plant.model.see(["look", picture(1000 * self.number + tick)])
+            self.plant.model.show(self.state, seen)
         rng = np.random.default_rng(1000 * self.number + tick)
         time = np.arange(24_000) / 24_000
         sound = 8000 * np.sin(2 * np.pi * rng.uniform(100, 3000) * time) * (time < rng.uniform())
@@ -111,9 +127,10 @@ def run(plant: Plant, numbers: tuple[int, ...]) -> list[Call]:
             grown = _length(call) - length
             appended, decoded = len(call.chunks[-1].token_ids), len(call.ticks[-1])
             assert grown == appended + decoded
-            prefill, decode = plant.model.cost()
-            assert appended <= prefill + call.chunks[-1].header
-            assert decoded <= decode
+            shown = sum(f.modality == "image" for f in call.chunks[-1].features)
+            cost = plant.model.spec.cost(images=shown)
+            assert appended <= cost.prefill + call.chunks[-1].header
+            assert decoded <= cost.decode
         resident = sum(len(call.lane.context.tokens) - 1 for call in calls)
         assert plant.backend.snapshot().resident_tokens == resident
         for session in plant.backend._sessions.values():
@@ -165,6 +182,61 @@ def test_a_unit_is_the_end_of_the_last_ten_tokens_of_audio_and_a_header_once(pla
     assert first.token_ids == (*tokens.header("call 5"), tokens.unit, *[placeholder] * 10)
     assert first.header == len(tokens.header("call 5"))
     assert second.token_ids == (tokens.unit_ends, tokens.unit, *[placeholder] * 10)
-    assert third.token_ids == second.token_ids
-    frames: list[Any] = [c.features[0].tensors["audio_features"].shape for c in call.chunks]
+    frames: list[Any] = [c.features[-1].tensors["audio_features"].shape for c in call.chunks]
     assert frames == [(1, 32, 99), (1, 32, 100), (1, 32, 100)]
+    image = (tokens.control("<image>"), *[placeholder] * 64, tokens.control("</image>"))
+    seen = (*tokens.words("look"), *image)
+    assert third.token_ids == (*second.token_ids[:2], *seen, *[placeholder] * 10)
+    assert [(f.modality, f.offset, f.length) for f in third.features] == [
+        ("image", 2 + len(seen) - 65, 64),
+        ("audio", 2 + len(seen), 10),
+    ]
+
+
+def test_images_wait_for_a_unit_each(plant: Plant) -> None:
+    """So that a unit costs what it may; past the bound the oldest is not seen."""
+    call = Call(plant, SyncStepper(plant.backend), 6)
+    shown = [plant.model.see([picture(seed)]) for seed in range(MAX_SHOWN + 1)]
+    for seen in shown:
+        plant.model.show(call.state, seen)
+    silence = bytes(48_000)
+    for wanted in (*shown[1:], None):
+        (heard,) = plant.model.hear([(call.state, silence)])
+        assert heard.chunk is not None
+        images = [f.tensors for f in heard.chunk.features if f.modality == "image"]
+        assert images == ([] if wanted is None else [wanted.features[0].tensors])
+
+
+def test_what_does_not_fit_a_unit_is_refused(plant: Plant) -> None:
+    """Two images, or a long text beside one."""
+    for content in ([picture(1), picture(2)], ["x" * (MAX_WORDS + 1), picture(1)], ["words"]):
+        with pytest.raises(PictureError):
+            plant.model.see(content)
+
+
+def test_what_was_shown_shows_in_what_it_says(plant: Plant) -> None:
+    """Same placeholders, other pixels, other tokens."""
+    driver = BackendDriver(plant.backend)
+    said = []
+    for seed in (1, 2, 3, 4, 5, 6, 1):
+        seen = plant.model.see([picture(seed)])
+        name = f"s{len(said)}"
+        said.append(driver.decode(name, seen.token_ids, 3, features=seen.features))
+    assert said[0] == said[-1]
+    assert len(set(said)) > 1
+    driver.close_all()
+
+
+def test_an_answer_that_is_asked_for_begins_with_the_next_unit(plant: Plant) -> None:
+    """It is made to speak, once; in the units of a call in which it may not speak yet, it listens first."""
+    call = Call(plant, SyncStepper(plant.backend), 6)
+    plant.model.begin(call.state)
+    for tick in range(FORCED_LISTENS + 2):
+        call.feed(tick)
+        call.stepper.run()
+    tokens = plant.tokens
+    assert call.ticks[FORCED_LISTENS - 1] == (tokens.listen,)
+    assert call.ticks[FORCED_LISTENS][0] == tokens.speaks
+    assert not call.state.asked
+    call.stepper.close(call.lane.id)
+    call.stepper.run()

@@ -1,4 +1,4 @@
-"""The positions that a session of audio and text is given, against those that vLLM would walk to."""
+"""The positions that a session of audio, images and text is given, against those that vLLM would walk to."""
 
 from types import MethodType, SimpleNamespace
 from typing import Any
@@ -74,3 +74,68 @@ def test_the_walk_ends_in_0_1_2(name: str, count: str) -> None:
     counted, ours = _count(walker, [0] * length, found)
     assert torch.equal(walked.long(), counted)
     assert delta == ours == 0
+
+
+def pictures(grids: list[tuple[int, int]]) -> tuple[list[Any], int]:
+    """Images of so many rows and columns of tokens with text between them, and the length of it all."""
+    import torch
+    from vllm.multimodal.inputs import (
+        MultiModalBatchedField,
+        MultiModalFeatureSpec,
+        MultiModalFieldElem,
+        MultiModalKwargsItem,
+        PlaceholderRange,
+    )
+
+    found, offset = [], 7
+    for index, (rows, columns) in enumerate(grids):
+        grid = torch.tensor([1, 2 * rows, 2 * columns])
+        elem = MultiModalFieldElem(grid, MultiModalBatchedField(keep_on_cpu=True))
+        item: Any = MultiModalKwargsItem({"image_grid_thw": elem})
+        found.append(
+            MultiModalFeatureSpec(
+                item, "image", str(index), PlaceholderRange(offset, rows * columns)
+            )
+        )
+        offset += rows * columns + 3
+    return found, offset + 5
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen2_5OmniForConditionalGeneration", "Qwen3OmniMoeForConditionalGeneration"]
+)
+def test_an_image_has_the_walks_positions_and_what_follows_counts_tokens(name: str) -> None:
+    """Relative to where it begins, an image is placed as the model was trained; behind it comes a gap and no more."""
+    import torch
+
+    from engine.vllm_adapter.mrope import _count
+
+    grids = [(3, 5), (6, 2), (4, 4)]
+    found, length = pictures(grids)
+    cls = model_class(name)
+    walker: Any = SimpleNamespace(config=CONFIG)
+    for helper in HELPERS:
+        if hasattr(cls, helper):
+            setattr(walker, helper, MethodType(getattr(cls, helper), walker))
+    walked, _ = cls.get_mrope_input_positions(walker, [0] * length, found)
+    counted, delta = _count(walker, [0] * length, found)
+    assert delta == 0
+    gap, fed = 0, 0
+    for feature, (rows, columns) in zip(found, grids, strict=True):
+        end = feature.mm_position.offset + rows * columns
+        # The text before it, and the image: as walked, but for the gaps behind the images before.
+        assert torch.equal(walked[:, fed:end].long() + gap, counted[:, fed:end])
+        gap += rows * columns - max(rows, columns)
+        fed = end
+    assert torch.equal(walked[:, fed:].long() + gap, counted[:, fed:])
+    assert torch.equal(counted[:, fed:], torch.arange(fed, length).expand(3, -1))
+
+
+def test_features_of_what_was_computed_before_ask_for_nothing() -> None:
+    """vLLM strips them; positions of those tokens are never read again."""
+    from engine.vllm_adapter.mrope import _count
+
+    found, length = pictures([(2, 2)])
+    found[0].data = None
+    counted, _ = _count(SimpleNamespace(config=CONFIG), [0] * length, found)
+    assert counted[2].tolist() == list(range(length))

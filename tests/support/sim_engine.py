@@ -89,6 +89,9 @@ class Caller:
     def transcription_failed(self, item_id: str, message: str) -> None:
         self._note("transcription_failed", item_id, message)
 
+    def image_failed(self, item_id: str, message: str) -> None:
+        self._note("image_failed", item_id, message)
+
     def response_text(self, response_id: str, text: str) -> None:
         self.text[response_id] = self.text.get(response_id, "") + text
         self._note("text", response_id)

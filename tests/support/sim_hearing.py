@@ -8,12 +8,15 @@ from engine.models.audio_format import AudioFormat
 from engine.models.audio_turns import AudioTurns
 from engine.models.base import ModelSpec
 from engine.models.cascade import CascadeParts
+from engine.models.image_format import ImageFormat
 from engine.models.sim import SimChat
 from engine.sim_backend import SimBackend
 from engine.speech.sim import DurationTranscriber, EnergyVad, ToneVoice
 from engine.work import Append, Feature, StepResult, TickBatch
 
 PLACEHOLDER, BEFORE, AFTER = 7, 8, 9
+IMAGE, SEEN_BEFORE, SEEN_AFTER = 10, 11, 12
+IMAGE_TOKENS = 6
 OPENS, ENDS = (4,), (1,)
 
 
@@ -21,6 +24,10 @@ class HearingChat(SimChat):
     """`TurnTokens`."""
 
     turn_opens, turn_ends = OPENS, ENDS
+
+    def words(self, text: str) -> tuple[int, ...]:
+        """Some tokens."""
+        return tuple(100 + ord(letter) % 50 for letter in text)
 
 
 def tokens(frames: int) -> int:
@@ -40,13 +47,16 @@ def hearing(decode_per_tick: int = 3) -> AudioTurns:
         False,
         stop_token_ids=chat.stop_token_ids,
         hears_audio=True,
+        prefill_per_image=len(OPENS) + IMAGE_TOKENS + 2 + len(ENDS),
     )
     audio = AudioFormat(
         16, 100, 8, PLACEHOLDER, (BEFORE,), (AFTER,), tokens, lambda mel, silence: {"mel": mel}
     )
-    return AudioTurns(
-        spec, CascadeParts(EnergyVad(), DurationTranscriber(), chat, ToneVoice()), chat, audio
+    images = ImageFormat(
+        IMAGE, (SEEN_BEFORE,), (SEEN_AFTER,), IMAGE_TOKENS, lambda image: (IMAGE_TOKENS, {})
     )
+    parts = CascadeParts(EnergyVad(), DurationTranscriber(), chat, ToneVoice())
+    return AudioTurns(spec, parts, chat, audio, images=images)
 
 
 class RecordingBackend(SimBackend):
