@@ -59,6 +59,13 @@ class CommitAudio(msgspec.Struct, frozen=True):
     item_id: str
 
 
+class ShowItem(msgspec.Struct, frozen=True):
+    """The user item `item_id` shows this: words and image files (PNG, JPEG, WebP), in order."""
+
+    item_id: str
+    content: tuple[str | bytes, ...]
+
+
 class ClearAudio(msgspec.Struct, frozen=True):
     """Forget buffered caller audio."""
 
@@ -106,5 +113,12 @@ class Hangup(msgspec.Struct, frozen=True):
 
 
 Command = (
-    Configure | PushAudio | CommitAudio | ClearAudio | CreateResponse | CancelResponse | Hangup
+    Configure
+    | PushAudio
+    | CommitAudio
+    | ClearAudio
+    | ShowItem
+    | CreateResponse
+    | CancelResponse
+    | Hangup
 )

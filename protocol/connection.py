@@ -26,7 +26,7 @@ from protocol.client_events import (
     SessionUpdate,
 )
 from protocol.codec import decode, decode_audio
-from protocol.commands import ClearAudio, Command, PushAudio
+from protocol.commands import ClearAudio, Command, PushAudio, ShowItem
 from protocol.errors import ProtocolError
 from protocol.ids import IdFactory
 from protocol.response import Ending
@@ -142,9 +142,15 @@ class RealtimeConnection(TurnTaking):
 
     def _create_item(self, event: ItemCreate) -> _Outcome:
         answering = self._responses.active is not None
-        return (
-            self._items.create(event, reserved_id=self._caller.item_id, answering=answering) or []
+        new = self._items.create(
+            event,
+            reserved_id=self._caller.item_id,
+            answering=answering,
+            sees=self._defaults.sees_images,
         )
+        if isinstance(new, ProtocolError):
+            return new
+        return [ShowItem(new.item.id, new.shown)] if new.shown else []
 
     def _delete_item(self, event: ItemDelete) -> _Outcome:
         return self._items.delete(event) or []

@@ -128,7 +128,7 @@ def message_of(entry: Entry) -> ContextMessage | None:
     if item.type == "function_call_output":
         return ContextMessage("tool", str(item.output), item.id)
     text = text_of(item) if entry.spoken is None else entry.spoken.heard()
-    if not text and not entry.awaits_transcript:
+    if not text and not entry.awaits_transcript and not entry.shows:
         return None
     assert item.role, item
     return ContextMessage(item.role, text, item.id, entry.awaits_transcript)

@@ -11,7 +11,7 @@ from protocol.client_events import ItemCreate, ItemDelete, ItemRetrieve, ItemTru
 from protocol.conversation import Conversation, duplicate, unknown_previous
 from protocol.errors import ProtocolError, invalid_value
 from protocol.ids import IdFactory
-from protocol.items import Item, parsed
+from protocol.items import Item, NewItem, parsed
 from protocol.server_events import ServerEvents
 from protocol.session_config import SessionConfig
 
@@ -19,10 +19,11 @@ from protocol.session_config import SessionConfig
 class _Deferred(msgspec.Struct, frozen=True):
     item: Item
     after: str | None
+    shows: bool  # there are images in it
 
 
 class ItemRequests:
-    """Carries out item events; each returns what is wrong with it, if anything."""
+    """Carries out item events; each returns what is wrong with it, if anything, and `create` else the new item."""
 
     def __init__(
         self, conversation: Conversation, events: ServerEvents, ids: IdFactory, max_deferred: int
@@ -34,23 +35,30 @@ class ItemRequests:
         self._deferred: dict[str, _Deferred] = {}  # by item id, in order of arrival
 
     def create(
-        self, event: ItemCreate, *, reserved_id: str | None, answering: bool
-    ) -> ProtocolError | None:
-        """Add an item, now or when the answer in progress is done. `reserved_id` is promised to another item."""
-        item = parsed(event.item, "item", self._ids.new("item"), self._ids.new("call"))
-        if isinstance(item, ProtocolError):
-            return item
+        self, event: ItemCreate, *, reserved_id: str | None, answering: bool, sees: bool
+    ) -> NewItem | ProtocolError:
+        """Add an item, now or when the answer in progress is done.
+
+        `reserved_id` is promised to another item; `sees`: images are taken.
+        """
+        new = parsed(event.item, "item", self._ids.new("item"), self._ids.new("call"))
+        if isinstance(new, ProtocolError):
+            return new
+        if new.shown and not sees:
+            return invalid_value("This model takes no images.", "item.content")
+        item = new.item
         if item.id in self._deferred or item.id == reserved_id:
             return duplicate(item.id)
         after = event.previous_item_id
         waits = item.type == "function_call_output" or after in self._deferred
         if answering and waits:
-            return self._defer(item, after)
+            return self._defer(item, after, bool(new.shown)) or new
         entry = self._conversation.insert(item, after)
         if isinstance(entry, ProtocolError):
             return entry
+        entry.shows = bool(new.shown)
         self.announce(item)
-        return None
+        return new
 
     def delete(self, event: ItemDelete) -> ProtocolError | None:
         """Remove an item, also one that is still waiting to be added."""
@@ -104,6 +112,7 @@ class ItemRequests:
             known = after is None or after == "root" or after in self._conversation
             entry = self._conversation.insert(waiting.item, after if known else None)
             assert not isinstance(entry, ProtocolError), entry
+            entry.shows = waiting.shows
             self.announce(waiting.item)
 
     def announce(self, item: Item) -> None:
@@ -114,7 +123,7 @@ class ItemRequests:
         self._events.item_added(item, previous_id)
         self._events.item_done(item, previous_id)
 
-    def _defer(self, item: Item, after: str | None) -> ProtocolError | None:
+    def _defer(self, item: Item, after: str | None, shows: bool) -> ProtocolError | None:
         if item.id in self._conversation:
             return duplicate(item.id)
         known = after is None or after == "root" or after in self._conversation
@@ -125,7 +134,7 @@ class ItemRequests:
                 "rate_limit_exceeded",
                 f"At most {self._max_deferred} items may wait for the response in progress.",
             )
-        self._deferred[item.id] = _Deferred(item, after)
+        self._deferred[item.id] = _Deferred(item, after, shows)
         return None
 
 

@@ -4,7 +4,7 @@ Fields that do not apply are UNSET and so absent from the JSON: a null where a c
 some clients drop the whole event. The exception is `transcript`, which `input_audio` must carry even when it is null.
 """
 
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,19 +13,23 @@ from protocol.alignment import SpokenText
 from protocol.audio_format import AudioFormat
 from protocol.errors import ProtocolError, invalid_value, missing
 from protocol.kept_audio import Clip
+from protocol.pictures import MAX_IMAGES, image_in
 from protocol.validation import checked
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["system", "user", "assistant"]
+Detail = Literal["auto", "low", "high"]
 
 
 class Part(msgspec.Struct, kw_only=True):
     """One piece of a message's content."""
 
-    type: Literal["input_text", "input_audio", "output_text", "output_audio"]
+    type: Literal["input_text", "input_audio", "input_image", "output_text", "output_audio"]
     text: str | UnsetType = UNSET
     transcript: str | UnsetType | None = UNSET
     audio: str | UnsetType = UNSET  # base64; only where an item is read back
+    # Of an image. Its `image_url` is never told: some clients refuse frames over 1 MiB.
+    detail: Detail | UnsetType = UNSET
 
 
 class Item(msgspec.Struct, kw_only=True):
@@ -45,13 +49,14 @@ class Item(msgspec.Struct, kw_only=True):
 class Entry:
     """An item's place in the conversation and what the server knows beyond the wire."""
 
-    __slots__ = ("awaits_transcript", "clip", "following", "item", "preceding", "spoken")
+    __slots__ = ("awaits_transcript", "clip", "following", "item", "preceding", "shows", "spoken")
 
     def __init__(self, item: Item) -> None:
         self.item = item
         self.preceding: Entry | None = None  # None: the first item
         self.following: Entry | None = None  # None: the last item
         self.awaits_transcript = False  # caller audio whose words are still to come
+        self.shows = False  # there are images in it
         self.spoken: SpokenText | None = None  # set for answers given as audio
         self.clip: Clip | None = None  # its audio, as far as that is kept
 
@@ -87,6 +92,8 @@ class _ClientPart(msgspec.Struct):
     type: str
     text: str | None = None
     transcript: str | None = None
+    image_url: str | None = None
+    detail: Detail | None = None
 
 
 class _ClientMessage(msgspec.Struct, tag_field="type", tag="message"):
@@ -111,7 +118,16 @@ class _ClientCallOutput(msgspec.Struct, tag_field="type", tag="function_call_out
 _ClientItem = _ClientMessage | _ClientCall | _ClientCallOutput
 
 
-def parsed(raw: dict[str, Any], prefix: str, new_id: str, new_call_id: str) -> Item | ProtocolError:
+class NewItem(NamedTuple):
+    """A client's item, and what it shows: words and image files in order; empty if it has no image."""
+
+    item: Item
+    shown: tuple[str | bytes, ...] = ()
+
+
+def parsed(
+    raw: dict[str, Any], prefix: str, new_id: str, new_call_id: str
+) -> NewItem | ProtocolError:
     """The item in a client's event at `prefix`; `new_id` and `new_call_id` serve where the client gave none."""
     shaped = checked(raw, cast("type[_ClientItem]", _ClientItem), prefix)
     if isinstance(shaped, ProtocolError):
@@ -120,7 +136,7 @@ def parsed(raw: dict[str, Any], prefix: str, new_id: str, new_call_id: str) -> I
     if isinstance(shaped, _ClientMessage):
         return _message(shaped, item_id, f"{prefix}.content")
     if isinstance(shaped, _ClientCall):
-        return Item(
+        call = Item(
             id=item_id,
             type="function_call",
             status="completed",
@@ -128,20 +144,43 @@ def parsed(raw: dict[str, Any], prefix: str, new_id: str, new_call_id: str) -> I
             call_id=shaped.call_id or new_call_id,
             arguments=shaped.arguments,
         )
-    return Item(
-        id=item_id, type="function_call_output", call_id=shaped.call_id, output=shaped.output
+        return NewItem(call)
+    return NewItem(
+        Item(id=item_id, type="function_call_output", call_id=shaped.call_id, output=shaped.output)
     )
 
 
-def _message(message: _ClientMessage, item_id: str, prefix: str) -> Item | ProtocolError:
+def _message(message: _ClientMessage, item_id: str, prefix: str) -> NewItem | ProtocolError:
     role: Role = "system" if message.role == "developer" else message.role
     content: list[Part] = []
+    shown: list[str | bytes] = []
+    images = sum(part.type == "input_image" for part in message.content)
+    if images > MAX_IMAGES:
+        return invalid_value(f"An item may have {MAX_IMAGES} images, not {images}.", prefix)
     for index, part in enumerate(message.content):
-        ours = _part(part, role, f"{prefix}[{index}]")
+        where = f"{prefix}[{index}]"
+        seen: str | bytes
+        if part.type == "input_image" and role == "user":
+            ours, seen = _image(part, where)
+        else:
+            ours = _part(part, role, where)
+            seen = "" if isinstance(ours, ProtocolError) else ours.text or ours.transcript or ""
         if isinstance(ours, ProtocolError):
             return ours
         content.append(ours)
-    return Item(id=item_id, type="message", status="completed", role=role, content=content)
+        shown.append(seen)
+    item = Item(id=item_id, type="message", status="completed", role=role, content=content)
+    return NewItem(item, tuple(s for s in shown if s) if images else ())
+
+
+def _image(part: _ClientPart, prefix: str) -> tuple[Part | ProtocolError, bytes]:
+    """The part as events show it, and the image file."""
+    if part.image_url is None:
+        return missing(f"{prefix}.image_url"), b""
+    data = image_in(part.image_url, f"{prefix}.image_url")
+    if isinstance(data, ProtocolError):
+        return data, b""
+    return Part(type="input_image", detail=part.detail or UNSET), data
 
 
 def _part(part: _ClientPart, role: Role, prefix: str) -> Part | ProtocolError:

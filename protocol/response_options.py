@@ -154,5 +154,12 @@ class OptionsReader:
             if referred is None:
                 return invalid_value(f"There is no item with id '{item_id}'.", f"{param}.id")
             return referred
-        item = parsed(raw, param, self._ids.new("item"), self._ids.new("call"))
-        return item if isinstance(item, ProtocolError) else Entry(item)
+        new = parsed(raw, param, self._ids.new("item"), self._ids.new("call"))
+        if isinstance(new, ProtocolError):
+            return new
+        if new.shown:
+            return invalid_value(
+                "Images are taken by conversation.item.create only; refer to that item here.",
+                f"{param}.content",
+            )
+        return Entry(new.item)

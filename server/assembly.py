@@ -86,6 +86,7 @@ def model_settings(config: Config) -> ModelSettings:
         tick_ms=model.tick_ms,
         decode_per_tick=model.decode_per_tick,
         prefill_per_tick=model.prefill_per_tick,
+        image_tokens=model.image_tokens,
         embedded=embedded_dir(environment().cache_dir),
         moshi=MoshiVoice(config.engine.moshi.silence_dbfs, config.engine.moshi.close_after_ms),
     )
@@ -107,6 +108,7 @@ def session_defaults(config: Config, spec: ModelSpec) -> SessionDefaults:
         turn_detection=detection if turn.enabled else None,
         transcription_model=config.model.stt_id,
         decides_turns=spec.decides_turns,
+        sees_images=spec.prefill_per_image > 0,
         max_audio_bytes=config.server.history_audio_bytes,
     )
 
@@ -207,5 +209,6 @@ def _vllm_settings(config: Config, location: str) -> VllmSettings:
         enforce_eager=vllm.enforce_eager,
         load_format=vllm.load_format,
         trust_remote_code=vllm.trust_remote_code,
+        images=config.model.image_tokens > 0,  # only where the model sees
         sliding_window=kv.window_tokens if kv.policy == "sliding" else None,
     )

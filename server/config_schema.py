@@ -77,6 +77,7 @@ class ModelConfig(Section):
     voice: str = shaped("heart", r"\S+", "the name of a voice")
     tick_ms: int = between(160, 10, 10_000)
     decode_per_tick: int = between(4, 1, 256)
+    image_tokens: int = between(256, 0, 1280)  # of an image, at most, where the model sees
     prefill_per_tick: int = between(2, 1, 4096)  # sim-duplex only: tokens that a tick of audio is
 
     @property

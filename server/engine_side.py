@@ -23,6 +23,7 @@ from protocol.commands import (
     CreateResponse,
     Hangup,
     PushAudio,
+    ShowItem,
 )
 from protocol.facade import Facade
 from server.metrics import EndedReason
@@ -146,6 +147,9 @@ class EngineSide:
     def _clear(self, session: Session, command: ClearAudio) -> None:
         session.clear_audio()
 
+    def _show(self, session: Session, command: ShowItem) -> None:
+        session.show(command.item_id, command.content)
+
     def _respond(self, session: Session, command: CreateResponse) -> None:
         if not self._engine.model.spec.decides_turns:
             self._answering.add(command.response_id)
@@ -190,6 +194,13 @@ class EngineSide:
     @_contained
     def transcription_failed(self, item_id: str, message: str) -> None:
         self.act(self._protocol.transcription_failed(item_id, message))
+
+    @_contained
+    def image_failed(self, item_id: str, message: str) -> None:
+        self._protocol.error(
+            "invalid_image", f"Item '{item_id}': {message}", type="invalid_request_error"
+        )
+        self.call.flush()
 
     @_contained
     def response_text(self, response_id: str, text: str) -> None:
@@ -259,6 +270,7 @@ _CARRY: dict[type[Any], Callable[[EngineSide, Session, Any], None]] = {
     Configure: EngineSide._configure,
     CommitAudio: EngineSide._commit,
     ClearAudio: EngineSide._clear,
+    ShowItem: EngineSide._show,
     CreateResponse: EngineSide._respond,
     CancelResponse: EngineSide._cancel,
     Hangup: EngineSide._hangup,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+from support.pictures import picture
 from support.server_process import Running, run_server
 from support.sim_engine import silence, tone
 
@@ -87,8 +88,99 @@ def test_a_spoken_turn_is_answered_aloud(name: str, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def item(item_id: str, *content: dict[str, str]) -> Any:
+    return {"type": "message", "role": "user", "id": item_id, "content": list(content)}
+
+
+def image(data: bytes, kind: str = "png") -> dict[str, str]:
+    url = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+async def push(connection: Any, pcm: bytes) -> None:
+    for start in range(0, len(pcm), CHUNK):
+        audio = base64.b64encode(pcm[start : start + CHUNK]).decode()
+        await connection.input_audio_buffer.append(audio=audio)
+
+
+async def until(connection: Any, kind: str) -> list[Any]:
+    """Events up to the next of this type."""
+    events = []
+    async for event in connection:
+        events.append(event)
+        if event.type == kind:
+            break
+    return events
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-omni", "qwen3-omni"])
+def test_a_caller_shows_images_while_speaking(name: str, tmp_path: Path) -> None:
+    """One before the turn, one within it, one damaged: two are in the context, the third is an error event."""
+
+    async def main() -> None:
+        with spread_weights():
+            deployment = settings(HEARING[name](tmp_path)) | {"model.image_tokens": 24}
+            async with run_server(deployment) as server:
+                engine = server.runtime.parts.engine
+                opened = []
+                open_session = engine.open
+                engine.open = lambda *a: opened.append(open_session(*a)) or opened[-1]  # type: ignore[method-assign,func-returns-value]
+                client = AsyncOpenAI(base_url=f"{server.http}/v1", api_key="any")
+                async with client.realtime.connect(model="gpt-realtime") as connection:
+                    words = {"type": "input_text", "text": "look"}
+                    add = connection.conversation.item.create
+                    await add(item=item("before", words, image(picture(1))))
+                    await push(connection, silence(0.4) + tone(1.5))
+                    await until(connection, "input_audio_buffer.speech_started")
+                    while not opened[0]._memory.turn:  # a second of the turn has been heard
+                        await push(connection, tone(0.1))
+                    await add(item=item("within", image(picture(2, kind="JPEG"), "jpeg")))
+                    await add(item=item("damaged", image(picture(3)[:100])))
+                    wrong = (await until(connection, "error"))[-1].error
+                    assert (wrong.code, wrong.message) == (
+                        "invalid_image",
+                        "Item 'damaged': The image is damaged.",
+                    )
+                    await push(connection, tone(1.2) + silence(1.0))
+                    done = (await until(connection, "response.done"))[-1]
+                    assert done.response.status in ("completed", "incomplete")
+                    await connection.conversation.item.retrieve(item_id="within")
+                    told = (await until(connection, "conversation.item.retrieved"))[-1].item
+                    assert [part.type for part in told.content] == ["input_image"]
+                await client.close()
+                (session,) = opened
+                shown = [f for f in session._memory._features.values() if f.modality == "image"]
+                assert len(shown) == 2
+                assert session._memory._insets
+                await server.settled()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["qwen2-audio", "qwen2.5-omni"])
+def test_a_model_that_takes_no_images_says_so_and_goes_on(name: str, tmp_path: Path) -> None:
+    """Because it has no eyes, or because the deployment does not load them."""
+
+    async def main() -> None:
+        with spread_weights():
+            deployment = settings(HEARING[name](tmp_path)) | {"model.image_tokens": 0}
+            async with run_server(deployment) as server:
+                client = AsyncOpenAI(base_url=f"{server.http}/v1", api_key="any")
+                async with client.realtime.connect(model="gpt-realtime") as connection:
+                    await connection.conversation.item.create(item=item("i1", image(picture(1))))
+                    wrong = (await until(connection, "error"))[-1].error
+                    assert wrong.message == "This model takes no images."
+                    await push(connection, SPOKEN)
+                    done = (await until(connection, "response.done"))[-1]
+                    assert done.response.status in ("completed", "incomplete")
+                await client.close()
+                await server.settled()
+
+    asyncio.run(main())
+
+
 def test_a_model_that_decides_by_itself_is_voiced(tmp_path: Path) -> None:
-    """MiniCPM-o: seconds go in, a response opens when it begins to speak, and what it writes is heard."""
+    """MiniCPM-o: seconds and images go in, a response opens when it begins to speak, and what it writes is heard."""
 
     async def main() -> None:
         with spread_weights():
@@ -97,7 +189,8 @@ def test_a_model_that_decides_by_itself_is_voiced(tmp_path: Path) -> None:
             async with run_server(deployment) as server:
                 client = AsyncOpenAI(base_url=f"{server.http}/v1", api_key="any")
                 async with client.realtime.connect(model="gpt-realtime") as connection:
-                    for _ in range(14):
+                    await connection.conversation.item.create(item=item("i1", image(picture(1))))
+                    for _ in range(40):  # its words are random: a clause may be long in coming
                         audio = base64.b64encode(tone(1.0)).decode()
                         await connection.input_audio_buffer.append(audio=audio)
                     kinds = []
@@ -107,6 +200,7 @@ def test_a_model_that_decides_by_itself_is_voiced(tmp_path: Path) -> None:
                             break
                 await client.close()
                 assert "response.created" in kinds
+                assert "error" not in kinds
                 await server.settled()
 
     asyncio.run(main())

@@ -78,7 +78,7 @@ ILLEGAL: list[tuple[str, dict[str, Any], str, str | None]] = [
         "conversation.item.create",
         {"item": message("user", type="input_image", image_url="data:")},
         "invalid_value",
-        "item.content[0].type",
+        "item.content[0].image_url",
     ),
     (
         "conversation.item.create",
