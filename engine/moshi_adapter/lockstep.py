@@ -6,6 +6,8 @@ starts its row from nothing; nothing of the one before can be reached.
     frame 0    starts the clock: the language model takes its start tokens, and says nothing yet. The encoder forgets
                the frame, as in Kyutai's own server, because the model sees the caller's audio from the next one on
     frame n    codes of frame n in; words and codes of frame n − max_delay out (one frame, 80 ms)
+
+A row that had a prompt has its clock running already: its frame 0 is heard and answered like any other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from moshi.models import LMGen
+from moshi.models import LMGen, LMModel
 from moshi.utils.compile import no_compile
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.moshi_adapter.prefill import Prefill
+from engine.moshi_adapter.prompts import Prompt
 from engine.moshi_adapter.rows import SharedRows, row_mask
 from engine.moshi_adapter.settings import MoshiSettings
 from engine.moshi_adapter.weights import Models
@@ -31,6 +35,11 @@ class RowInput:
     row: int
     frames: int  # that this session was heard for before this one; 0: it starts here
     pcm: bytes
+    prompted: bool = False  # `prefill` brought it through a prompt before
+
+    def is_ready(self, max_delay: int) -> bool:
+        """True if this frame gives words and sound."""
+        return self.prompted or self.frames >= max_delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,7 @@ class Lockstep:
             temp_text=settings.text_temperature,
             support_out_of_sync=True,
         )
-        sizes = settings.batch_sizes
+        sizes = self._sizes = settings.batch_sizes
         self._rows = [
             SharedRows((self._encoder,), sizes),
             SharedRows((self._gen, models.lm), sizes),
@@ -63,12 +72,15 @@ class Lockstep:
         ]
         self.frame_bytes = 2 * int(self._encoder.frame_size)
         self.context_frames = int(models.lm.context)
+        self._lm = models.lm
+        self._prefill = Prefill(models.lm, self._gen, self._rows[1])
+        self._prompt_frames = settings.prompt_frames
         torch.manual_seed(settings.seed)
         self._warm_up(sizes)
 
     def step(self, size: int, inputs: Sequence[RowInput]) -> list[RowOutput]:
         """Advance the rows in `inputs`, of a batch of `size`; outputs in the same order."""
-        ready = [i.row for i in inputs if i.frames >= self._gen.max_delay]
+        ready = [i.row for i in inputs if i.is_ready(self._gen.max_delay)]
         with self._computing():
             self._use(size)
             self._start_rows(size, inputs)
@@ -81,6 +93,34 @@ class Lockstep:
             else RowOutput(None, b"")
             for i in inputs
         ]
+
+    def prefill(self, row: int, prompt: Prompt, done: int) -> int:
+        """Bring `row`, which has had `done` frames of `prompt`, a bounded stretch further; how many it has had then."""
+        with self._computing():
+            return self._prefill.advance(row, prompt, done, self._prompt_frames)
+
+    def encode(self, sound: NDArray[np.int16]) -> Tensor:
+        """Codes int64[codebooks, frames] of a sound by itself, a rest short of a frame filled up with silence.
+
+        Only while nobody is seated: it takes row 0.
+        """
+        samples = self.frame_bytes // 2
+        padded = np.pad(sound, (0, -len(sound) % samples))
+        size = self._sizes[0]
+        codes = []
+        with self._computing():
+            self._use(size)
+            self._encoder.reset_streaming(row_mask(size, [0], self._device))
+            self._encoder.set_exec_mask(row_mask(size, [0], self._device))
+            for start in range(0, len(padded), samples):
+                frame = RowInput(0, 0, padded[start : start + samples].astype("<i2").tobytes())
+                codes.append(self._encoder.encode(self._sound_of(size, [frame]))[0, :, 0].cpu())
+                self._rows[0].settle()
+        return torch.stack(codes, dim=1)
+
+    @property
+    def lm(self) -> LMModel:
+        return self._lm
 
     def move(self, source: int, target: int) -> None:
         """Let the session in row `source` go on in row `target`."""
@@ -105,12 +145,15 @@ class Lockstep:
             rows.use(size)
 
     def _start_rows(self, size: int, inputs: Sequence[RowInput]) -> None:
-        new = [i.row for i in inputs if i.frames == 0]
+        new = [i for i in inputs if i.frames == 0]
         if new:
-            mask = row_mask(size, new, self._device)
-            for module in (self._encoder, self._gen, self._decoder):
+            mask = row_mask(size, [i.row for i in new], self._device)
+            for module in (self._encoder, self._decoder):
                 module.reset_streaming(mask)
-        second = [i.row for i in inputs if i.frames == 1]
+        unprompted = [i.row for i in new if not i.prompted]
+        if unprompted:
+            self._gen.reset_streaming(row_mask(size, unprompted, self._device))
+        second = [i.row for i in inputs if i.frames == 1 and not i.prompted]
         if second:
             self._encoder.reset_streaming(row_mask(size, second, self._device))
 

@@ -46,30 +46,39 @@ class SharedRows:
             for path, state in states.items()
         ]
         self._owned = [held for state, one in pairs for held in _rows_of(state, one)]
-        self._states = {largest: whole}
-        self._held = {largest: self._owned}
+        self._whole, self._single = whole, single
+        # Views by (first row, rows).
+        self._states = {(0, largest): whole}
+        self._held = {(0, largest): self._owned}
         for size in set(batch_sizes) - {largest}:
-            held_views: list[_Held] = []
-            self._states[size] = [
-                {
-                    path: _narrow(state, ones[path], size, held_views)
-                    for path, state in states.items()
-                }
-                for states, ones in zip(whole, single, strict=True)
-            ]
-            self._held[size] = held_views
-        self._size = 0  # in use; 0: none yet
+            self._view(0, size)
+        self._used = (0, 0)  # none yet
 
-    def use(self, size: int) -> None:
-        """Step `size` rows from now on."""
-        if size != self._size:
-            for root, states in zip(self._roots, self._states[size], strict=True):
-                root.set_streaming_state(states)
-            self._size = size
+    def _view(self, first: int, size: int) -> None:
+        held_views: list[_Held] = []
+        self._states[first, size] = [
+            {
+                path: _narrow(state, ones[path], slice(first, first + size), held_views)
+                for path, state in states.items()
+            }
+            for states, ones in zip(self._whole, self._single, strict=True)
+        ]
+        self._held[first, size] = held_views
+
+    def use(self, size: int, first: int = 0) -> None:
+        """Step the `size` rows from `first` on, from now on. Only rows from 0 on have graphs that were captured."""
+        used = first, size
+        if used == self._used:
+            return
+        if used not in self._states:
+            self._view(first, size)
+        for root, states in zip(self._roots, self._states[used], strict=True):
+            root.set_streaming_state(states)
+        self._used = used
 
     def settle(self) -> None:
         """After a step: bring what moshi replaced, rather than changed in place, back into the shared memory."""
-        for held in self._held[self._size]:
+        for held in self._held[self._used]:
             current = getattr(held.owner, held.name)
             if current is not held.tensor:
                 held.tensor.copy_(current)
@@ -99,19 +108,19 @@ def _rows_of(owner: Any, single: Any) -> Iterator[_Held]:
             yield from _rows_of(value, one)
 
 
-def _narrow(whole: Any, single: Any, size: int, held_views: list[_Held]) -> Any:
-    """A copy of a state for its first `size` rows, in the same memory and with graphs of its own."""
-    part = copy.copy(whole)
+def _narrow(whole: Any, single: Any, rows: slice, held_views: list[_Held]) -> Any:
+    """A copy of a state for some of its rows, in the same memory and with graphs of its own."""
+    part, size = copy.copy(whole), rows.stop - rows.start
     if isinstance(part, State):
         part.batch_size = size
     for held in _rows_of(whole, single):
         if held.owner is whole:
-            view = held.tensor.narrow(held.dim, 0, size)
+            view = held.tensor.narrow(held.dim, rows.start, size)
             setattr(part, held.name, view)
             held_views.append(_Held(part, held.name, held.dim, view))
     for name, value in vars(whole).items():
         if isinstance(value, RingKVCache):
-            setattr(part, name, _narrow(value, getattr(single, name), size, held_views))
+            setattr(part, name, _narrow(value, getattr(single, name), rows, held_views))
         elif isinstance(value, CUDAGraphed):
             setattr(part, name, CUDAGraphed(value.func, disable=value.disable))
     return part

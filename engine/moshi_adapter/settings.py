@@ -20,6 +20,11 @@ class MoshiSettings:
     context_frames: int | None = None  # length of the ring, 80 ms each; None: the model's own
     temperature: float = 0.8  # of the voice's codes; 0: greedy
     text_temperature: float = 0.7  # of the words; 0: greedy
+    prompted: bool = False  # calls begin with a role and a voice, as PersonaPlex's do
+    voices: str = ""  # folder of voice prompts; empty: there are none
+    prompt_frames: int = (
+        16  # of a prompt that one step takes: what it adds to the tick of everybody else
+    )
     seed: int = 0  # of the draws, and of the tiny model's weights
 
     def __post_init__(self) -> None:
@@ -31,6 +36,8 @@ class MoshiSettings:
             raise ValueError(f"buckets must be positive, not {self.buckets}")
         if self.context_frames is not None and self.context_frames < 1:
             raise ValueError(f"context_frames must be positive, not {self.context_frames}")
+        if self.prompt_frames < 1:
+            raise ValueError(f"prompt_frames must be positive, not {self.prompt_frames}")
         if self.temperature < 0 or self.text_temperature < 0:
             raise ValueError("temperatures must not be negative")
 
