@@ -104,9 +104,9 @@ class ResidentContext:
                 return plan
         return self._rebuild(header, stream, limit)
 
-    def due_drop(self) -> tuple[int, int] | None:
-        """A drop that the policy wants now, if the backend can do it."""
-        return self._cut(len(self.tokens), 0)
+    def due_drop(self, spare: int = 0) -> tuple[int, int] | None:
+        """A drop that the policy wants now, for `spare` tokens to fit, if the backend can do it."""
+        return self._cut(len(self.tokens), spare)
 
     # -- finding the way -----------------------------------------------------
 

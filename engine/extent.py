@@ -25,17 +25,17 @@ class Extent:
         """True once the window is full: from then on the call costs what it will always cost."""
         return self.lost > 0 or self.length >= self.header + self.limits.policy.window_tokens
 
-    def due_drop(self) -> tuple[int, int] | None:
-        """A drop that the policy wants now, if the backend can do it."""
+    def due_drop(self, spare: int = 0) -> tuple[int, int] | None:
+        """A drop that the policy wants now, for `spare` tokens to fit, if the backend can do it."""
         if not self._drops:
             return None
         limits = self.limits
         if self._limit[0] != self.header:
             self._limit = self.header, limits.policy.limit(self.header, limits.max_context)
         limit = self._limit[1]
-        if self.length <= limit:
+        if self.length + spare <= limit:
             return None
-        return limits.policy.cut(self.length, self.header, limit, limits.block_size)
+        return limits.policy.cut(self.length, self.header, limit, limits.block_size, spare)
 
     def appended(self, keep_tokens: int | None, token_ids: Sequence[int]) -> None:
         """An append was sent."""

@@ -120,7 +120,7 @@ class HearingLane(Lane):
         if not (self._unfed or fresh):
             return
         if not fresh:
-            self._trim()
+            self._trim(len(self._unfed))  # an image is a large append, and several may have waited
         kept = len(self.context.tokens) - self._surplus
         marked = [*self._joint(kept), *self._unfed]
         if kept + len(marked) + 1 > self._limit():

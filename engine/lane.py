@@ -19,7 +19,7 @@ class Mirror(Protocol):
 
     @property
     def is_full(self) -> bool: ...
-    def due_drop(self) -> tuple[int, int] | None: ...
+    def due_drop(self, spare: int = 0) -> tuple[int, int] | None: ...
     def appended(self, keep_tokens: int | None, token_ids: Sequence[int]) -> None: ...
     def sampled(self, token_ids: Sequence[int]) -> None: ...
     def dropped(self, start: int, stop: int) -> None: ...
@@ -74,11 +74,11 @@ class LaneOf(Generic[M]):
             self.context.header = chunk.header
         self._submit(chunk.token_ids, chunk.decode, deadline, None, chunk.pcm, chunk.features)
 
-    def _trim(self) -> None:
-        """Cut the context back if it has outgrown its window."""
+    def _trim(self, spare: int = 0) -> None:
+        """Cut the context back if it has outgrown its window, or would with `spare` tokens more."""
         if self._stepper.is_dropping(self.id):
             return
-        cut = self.context.due_drop()
+        cut = self.context.due_drop(spare)
         if cut is not None:
             self.context.dropped(*cut)
             self._stepper.drop(Drop(self.id, *cut))

@@ -112,7 +112,7 @@ async def first_state(
     if not effort.seconds:
         return None
     tick = TickShape(
-        config.engine.kv.header_tokens, spec.prefill_per_tick, int(settings.shape.steps_per_tick)
+        config.engine.kv.header_tokens, spec.cost().prefill, int(settings.shape.steps_per_tick)
     )
     _announce.info("measuring the engine for at most %g s", effort.seconds)
     try:
@@ -137,14 +137,15 @@ def settings_of(
 ) -> AdmissionSettings:
     """What the controller is told. `places`: sessions that may be in at all."""
     tick_s, paced = spec.tick_ms / 1000, spec.decides_turns
-    tokens_s = (spec.prefill_per_tick + spec.decode_per_tick) / tick_s if paced else _TALK_TOKENS_S
+    cost = spec.cost()
+    tokens_s = cost.tokens / tick_s if paced else _TALK_TOKENS_S
     bounded = plateau_blocks > 0
     priced_blocks = plateau_blocks or max(1, int(_UNBOUNDED_S * tokens_s) // kv.block_size)
     plateau = priced_blocks * kv.block_size
     shape = SessionShape(
         tick_s=tick_s,
         budget_s=config.admission.budget_ms / 1000 if config.admission.budget_ms else tick_s,
-        steps_per_tick=float(spec.decode_per_tick) if paced else _SPOKEN_STEPS,
+        steps_per_tick=float(cost.decode) if paced else _SPOKEN_STEPS,
         plateau_tokens=max(1, plateau),
         fill_s=max(tick_s, plateau / max(1e-9, tokens_s)),
         plateau_blocks=priced_blocks,

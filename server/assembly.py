@@ -47,6 +47,7 @@ def build_engine(config: Config, clock: Clock, observer: Observer) -> tuple[Engi
         verify_embedded(settings.embedded)
     try:
         model = build_model(settings)
+        _check_voice(config, model.spec)
         bystander = build_bystander(settings) if model.spec.decides_turns else None
         executor = _executor(config, settings, clock)
     except ValueError as error:
@@ -54,6 +55,12 @@ def build_engine(config: Config, clock: Clock, observer: Observer) -> tuple[Engi
     bounds, policy = _engine_settings(config), _kv_policy(config)
     engine = Engine(model, executor, clock, observer, bounds, policy, bystander=bystander)
     return engine, executor
+
+
+def _check_voice(config: Config, spec: ModelSpec) -> None:
+    if spec.voices and config.model.voice not in spec.voices:
+        known = ", ".join(spec.voices)
+        raise ConfigError(Problem("model.voice", f"must be one of {known}"))
 
 
 def turn_budget_s(config: Config, spec: ModelSpec) -> float:
@@ -88,6 +95,8 @@ def model_settings(config: Config) -> ModelSettings:
         prefill_per_tick=model.prefill_per_tick,
         image_tokens=model.image_tokens,
         embedded=embedded_dir(environment().cache_dir),
+        moshi_prompted=config.engine.moshi.prompted,
+        moshi_voices=config.engine.moshi.voices or "",
         moshi=MoshiVoice(config.engine.moshi.silence_dbfs, config.engine.moshi.close_after_ms),
     )
 
@@ -104,7 +113,7 @@ def session_defaults(config: Config, spec: ModelSpec) -> SessionDefaults:
     return SessionDefaults(
         instructions=config.model.instructions,
         voice=config.model.voice,
-        voices=(config.model.voice,),
+        voices=spec.voices or (config.model.voice,),
         turn_detection=detection if turn.enabled else None,
         transcription_model=config.model.stt_id,
         decides_turns=spec.decides_turns,
@@ -120,6 +129,14 @@ def places(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
         ConfigError: the pool cannot hold even one.
     """
     wanted, policy = config.engine.max_sessions, _kv_policy(config)
+    reserved, own = config.engine.kv.header_tokens, model.spec.header_tokens
+    if own > reserved:
+        _log.warning(
+            "the model's own header has %d tokens and engine.kv.header_tokens reserves %d: every session takes the "
+            "rest from its window",
+            own,
+            reserved,
+        )
     if model.spec.blocks_per_session:
         return min(wanted, kv.total_blocks // model.spec.blocks_per_session)
     if not policy.bounded:
@@ -145,8 +162,8 @@ def plateau_blocks(config: Config, model: InteractionModel, kv: KvSnapshot) -> i
         return model.spec.blocks_per_session
     if not policy.bounded:
         return 0
-    tick_tokens = model.spec.prefill_per_tick + model.spec.decode_per_tick
-    return policy.plateau_blocks(config.engine.kv.header_tokens, tick_tokens, kv.block_size)
+    tick = model.spec.cost(images=1)
+    return policy.plateau_blocks(config.engine.kv.header_tokens, tick.tokens, kv.block_size)
 
 
 def _needs_embedded(config: Config) -> bool:
@@ -192,6 +209,9 @@ def _moshi_settings(config: Config, location: str) -> MoshiSettings:
         context_frames=moshi.context_frames,
         temperature=moshi.temperature,
         text_temperature=moshi.text_temperature,
+        prompted=moshi.prompted,
+        voices=moshi.voices or "",
+        prompt_frames=moshi.prompt_frames,
     )
 
 

@@ -51,8 +51,11 @@ class ModelSpec:
     owned_by: str = "metronome"
     hears_audio: bool = False  # turn-based, and audio itself enters the context: a `HearingModel`
     writes: bool = False  # frame-locked, but what comes out is text; `speak` makes its voice
+    prompted: bool = False  # frame-locked, and a call may begin with a prompt: a `PromptedModel`
+    voices: tuple[str, ...] = ()  # that a session may choose from; empty: the deployment's one
     prefill_per_tick: int = 0  # tokens of caller audio that one append brings, at most
     prefill_per_image: int = 0  # tokens of a still image, at most; above 0 it is a `Sight`
+    header_tokens: int = 0  # of every context's header, instructions aside
     blocks_per_session: int = (
         0  # KV blocks held from the first tick to the last; 0: as the KV policy bounds them
     )
@@ -60,7 +63,7 @@ class ModelSpec:
     def cost(self, images: int = 0) -> Cost:
         """What a tick with so many images in it costs at worst; what admission and planning count with.
 
-        The header comes on top, once: `engine.kv.header_tokens` bounds it, whatever the model makes of instructions.
+        The header comes on top, once: `header_tokens` and the instructions, for which the deployment reserves room.
         """
         prefill = self.prefill_per_tick + images * self.prefill_per_image
         return Cost(prefill, self.decode_per_tick)
@@ -91,6 +94,7 @@ class SessionSetup:
     input_rate: int = 24_000
     language: str | None = None
     tools: tuple[dict[str, Any], ...] = ()
+    voice: str = ""
     policy: KvPolicy | None = None  # None: the deployment's
     scores_words: bool = False  # the client wants to know how sure the transcriber is of each token
 
@@ -277,6 +281,14 @@ class ScoringModel(Protocol):
 
     def scored(self, utterance: Utterance) -> Transcript:
         """As `transcribe`; with its tokens, where the transcriber knows their probabilities. [pool]"""
+        ...
+
+
+class PromptedModel(InteractionModel, Protocol):
+    """A frame-locked model whose calls begin with a prompt."""
+
+    def opening(self, state: Any) -> AudioChunk | None:
+        """What enters the context before the first frame, as the session's settings are now; None: nothing. [loop]"""
         ...
 
 

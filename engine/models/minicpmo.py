@@ -166,6 +166,7 @@ class MiniCpmO:
             decode_per_tick=UNIT_TOKENS,
             prefill_per_tick=2 + audio.cost(audio.chunk_frames),
             prefill_per_image=shown,
+            header_tokens=len(tokens.header("")),
             decides_turns=True,
             writes=True,
             stop_token_ids=tokens.terminators,

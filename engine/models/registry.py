@@ -15,11 +15,20 @@ from engine.models.chat import ChatFormat
 from engine.models.chatml import PLAIN_PERSONA, SMOLLM2_PERSONA, ChatMl
 from engine.models.families import family_of, read_config, unsupported
 from engine.models.hub import fetch_text_files, is_hub_id
-from engine.models.moshi import MoshiModel, MoshiVoice, read_spelling, tiny_spelling
+from engine.models.moshi import (
+    MoshiModel,
+    MoshiPrompts,
+    MoshiVoice,
+    read_encoder,
+    read_spelling,
+    tiny_encoder,
+    tiny_spelling,
+)
 from engine.models.moshi_names import TINY_RANDOM_ID, moshi_location
 from engine.models.sim import SimChat, SimDuplex, SimDuplexSettings
 from engine.models.turn_hearing import TurnHearing
 from engine.moshi_adapter.checkpoint import Checkpoint
+from engine.moshi_adapter.voices import voice_files
 from engine.speech.hibari import HibariVoice
 from engine.speech.moonshine import MoonshineTranscriber
 from engine.speech.ports import Transcriber, Voice, VoiceActivity
@@ -54,6 +63,8 @@ class ModelSettings:
     # sim-duplex only. Its `llm` is simulated, or a real engine computes for it what its tokens cost.
     prefill_per_tick: int = 2
     moshi: MoshiVoice = field(default_factory=MoshiVoice)  # Moshi only
+    moshi_prompted: bool = False  # its calls begin with a role and a voice
+    moshi_voices: str = ""  # folder of its voices; empty: it has its own
     embedded: Path | None = None  # folder of the embedded weights; None: the user's cache
 
 
@@ -105,12 +116,17 @@ def build_bystander(settings: ModelSettings) -> Bystander | None:
 
 
 def _moshi(settings: ModelSettings, location: str) -> MoshiModel:
-    name = settings.public_id or settings.id
+    name, prompts = settings.public_id or settings.id, None
+    voices = tuple(voice_files(settings.moshi_voices))
     if settings.id == TINY_RANDOM_ID:
-        return MoshiModel(
-            name, tiny_spelling(), settings.moshi, quality="random weights, for tests"
-        )
-    return MoshiModel(name, read_spelling(Checkpoint(location).file("tokenizer")), settings.moshi)
+        if settings.moshi_prompted:
+            prompts = MoshiPrompts(tiny_encoder, voices)
+        quality = "random weights, for tests"
+        return MoshiModel(name, tiny_spelling(), settings.moshi, prompts=prompts, quality=quality)
+    tokenizer = Checkpoint(location).file("tokenizer")
+    if settings.moshi_prompted:
+        prompts = MoshiPrompts(read_encoder(tokenizer), voices)
+    return MoshiModel(name, read_spelling(tokenizer), settings.moshi, prompts=prompts)
 
 
 def _hearing(settings: ModelSettings) -> InteractionModel | None:
@@ -182,6 +198,7 @@ def _spec(settings: ModelSettings, parts: CascadeParts, quality: str) -> ModelSp
         decides_turns=False,
         stop_token_ids=parts.chat.stop_token_ids,
         quality=quality,
+        header_tokens=len(parts.chat.header("")),
     )
 
 

@@ -18,8 +18,9 @@ from engine.hearing_lane import HearingLane
 from engine.kv_policy import KvPolicy
 from engine.models.audio_chat import AudioChatMl
 from engine.models.audio_format import AudioFormat
-from engine.models.base import AudioChunk, Segment
+from engine.models.base import AudioChunk, ModelSpec, Segment
 from engine.models.families import family_of, read_config
+from engine.models.registry import ModelSettings, build_model
 from engine.speech.mel import StreamingMel
 from engine.vllm_adapter.backend import VllmBackend
 from engine.vllm_adapter.settings import VllmSettings
@@ -40,6 +41,7 @@ class Plant:
     backend: VllmBackend
     chat: AudioChatMl
     audio: AudioFormat
+    spec: ModelSpec
 
 
 @pytest.fixture(scope="module", params=HEARING)
@@ -62,7 +64,8 @@ def plant(
     )
     with spread_weights():
         backend = VllmBackend(settings)
-    yield Plant(backend, chat, family.format(config, chat.control))
+    model = build_model(ModelSettings(id=str(folder), vad="sim", stt="none", tts="sim"))
+    yield Plant(backend, chat, family.format(config, chat.control), model.spec)
     backend.shutdown()
 
 
@@ -177,6 +180,9 @@ def test_three_calls_of_forty_ticks_are_each_as_if_alone(plant: Plant) -> None:
         cost, opens = audio.cost(100), len(plant.chat.turn_opens)
         first, later = cost + opens, cost + opens + len(plant.chat.turn_ends) + 1
         assert talk.grown == [first, cost, cost] + [later, cost, cost] * (TURNS - 1)
+        # What admission counts with covers the worst of it: the token replaced was an answer's, not this append's.
+        assert max(talk.grown) - 1 <= plant.spec.cost().prefill
+        assert all(len(answer) <= plant.spec.cost().decode for answer in talk.answers)
         assert len(talk.lane.context.tokens) <= len(talk.header) + POLICY.total_tokens + DECODE + 1
     assert stepper.drops >= 2 * len(together)
     for talk in together:

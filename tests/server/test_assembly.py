@@ -1,0 +1,42 @@
+"""What is made of a configuration before the first call: how many sessions fit, and what is said about it."""
+
+from dataclasses import replace
+
+import pytest
+from support.sim_engine import cascade
+
+from engine.work import KvSnapshot
+from server.assembly import places, plateau_blocks, session_defaults
+from server.config import default_config_path, load_config
+
+CONFIG = load_config(default_config_path("sim"))
+POOL = KvSnapshot(
+    block_size=32, total_blocks=100_000, free_blocks=100_000, resident_tokens=0, sessions=0
+)
+
+
+def test_a_session_is_reserved_what_its_worst_tick_costs() -> None:
+    """Audio, answer and, where the model sees, an image beside them."""
+    model = cascade()
+    blind = replace(model.spec, prefill_per_tick=30, decode_per_tick=2)
+    model.spec = blind
+    reserved = plateau_blocks(CONFIG, model, POOL)
+    model.spec = replace(blind, prefill_per_image=3 * POOL.block_size)
+    assert plateau_blocks(CONFIG, model, POOL) == reserved + 3
+    assert not session_defaults(CONFIG, blind).sees_images
+    assert session_defaults(CONFIG, model.spec).sees_images
+
+
+def test_a_header_longer_than_what_is_reserved_for_it_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It would shorten every session's window in silence."""
+    model, reserved = cascade(), CONFIG.engine.kv.header_tokens
+    model.spec = replace(model.spec, header_tokens=reserved)
+    places(CONFIG, model, POOL)
+    assert "header" not in caplog.text
+    model.spec = replace(model.spec, header_tokens=reserved + 1)
+    places(CONFIG, model, POOL)
+    assert (
+        f"has {reserved + 1} tokens and engine.kv.header_tokens reserves {reserved}" in caplog.text
+    )
