@@ -129,6 +129,7 @@ document.addEventListener("keydown", (event) => {
 });
 notice.onRetry = () => call.retryNow();
 new PushToTalk(ui.talk, { press: () => call.press(), release: () => call.release() });
+window.addEventListener("online", () => call.retryNow());
 window.addEventListener("pagehide", () => call.hangUp());
 
 showModel("");

@@ -123,6 +123,15 @@ class Page:
     def key(self, kind: str, key: str, code: str) -> None:
         self.call("Input.dispatchKeyEvent", type=kind, key=key, code=code)
 
+    def press(self, key: str) -> None:
+        """Tab, Enter or a space, down and up, with what the browser itself makes of it."""
+        code, number, text = {"Tab": ("Tab", 9, ""), "Enter": ("Enter", 13, "\r")}.get(
+            key, ("Space", 32, " ")
+        )
+        pressed = {"key": key, "code": code, "windowsVirtualKeyCode": number}
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **pressed)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **pressed)
+
     def type(self, selector: str, text: str) -> None:
         self.evaluate(f"document.querySelector({selector!r}).focus()")
         self.call("Input.insertText", text=text)

@@ -223,3 +223,33 @@ def test_a_close_is_told_in_words(
     told = run(static_page, "realtime/words.js", body, code=code, reason=reason, error=error)
     assert says in told["words"]
     assert (told["retry"], told["needsKey"]) == (retry, key)
+
+
+def test_a_server_that_ends_every_session_at_once_is_not_pestered(static_page: Page) -> None:
+    """Each attempt waits longer than the one before, though a session began each time; 15 s is the longest."""
+    body = """
+      const real = window.WebSocket;
+      window.WebSocket = class {
+        constructor() {
+          queueMicrotask(() => {
+            this.onmessage({data: JSON.stringify({type: 'session.created'})});
+            this.onclose({code: 1011, reason: ''});
+          });
+        }
+        close() {}
+      };
+      const waits = [];
+      const socket = new m.RealtimeSocket({
+        onLive() {}, onEvent() {},
+        onLost: ({retryS}) => waits.push(retryS),
+      });
+      socket.open({key: '', model: null});
+      for (let tries = 0; tries < 7; tries += 1) {
+        await new Promise((resolve) => setTimeout(resolve));
+        socket.retryNow();
+      }
+      socket.close();
+      window.WebSocket = real;
+      return waits;
+    """
+    assert run(static_page, "realtime/socket.js", body) == [1, 2, 4, 8, 15, 15, 15]

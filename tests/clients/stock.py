@@ -128,8 +128,16 @@ async def run_all(clients: list[Client], folder: Path, **options: Any) -> dict[s
     job = Job(speech, cert, key, **options)
     turns = asyncio.Semaphore(job.at_once)
     groups = ([c for c in clients if c.tls is tls] for tls in (False, True))
-    found = await asyncio.gather(*(_run_group(group, turns, job) for group in groups if group))
-    return {name: run for runs in found for name, run in runs.items()}
+    # Each group to its end: a process that is cancelled while it starts may never be waited for (Python 3.11).
+    found = await asyncio.gather(
+        *(_run_group(group, turns, job) for group in groups if group), return_exceptions=True
+    )
+    runs: dict[str, Run] = {}
+    for group in found:
+        if isinstance(group, BaseException):
+            raise group
+        runs.update(group)
+    return runs
 
 
 async def _run_group(clients: list[Client], turns: asyncio.Semaphore, job: Job) -> dict[str, Run]:
@@ -174,7 +182,7 @@ async def _server(job: Job, *options: str) -> AsyncIterator[int]:
     shipped = (ROOT / "configs" / f"{job.config}.toml").read_text()
     file = job.cert.with_name(f"{job.config}.toml")
     if "[admission]" in shipped:
-        file.write_text(shipped.replace("[admission]", '[admission]\nkind = "static"'))
+        file.write_text(shipped.replace('kind = "aimd"', 'kind = "static"'))
     else:
         file.write_text(f'{shipped}\n[admission]\nkind = "static"\n')
     process = await asyncio.create_subprocess_exec(

@@ -85,7 +85,9 @@ export class Call {
     this.#become("idle");
   }
 
+  /** Does not wait for the next attempt. */
   retryNow() {
+    if (this.connection !== "waiting") return;
     this.#become("connecting");
     this.#socket.retryNow();
   }

@@ -4,6 +4,7 @@ import { closeTrouble } from "./words.js";
 
 const RETRY_S = [1, 2, 4, 8, 15]; // then every 15 s, until the person stops it
 const OPEN_TIMEOUT_MS = 10_000; // from the attempt to `session.created`
+const STEADY_MS = 10_000; // a session that lasted this long was a success: a server that ends each at once is not pestered
 // The bound of audio the network has not taken: about 10 s as base64. Past it frames are left out, and reported.
 const MAX_UNSENT_BYTES = 640_000;
 
@@ -25,8 +26,9 @@ export class RealtimeSocket {
   #socket = null;
   #target = null; // {key, model}; null: closed, or given up
   #live = false; // `session.created` has arrived on the present socket
+  #liveAt = 0; // when, on the page's clock
   #error = null; // last error event of the present socket
-  #failures = 0; // attempts since the last live session
+  #failures = 0; // attempts since a session was steady
   #timer = 0; // the next attempt, or the present one's deadline
 
   constructor(callbacks) {
@@ -79,7 +81,7 @@ export class RealtimeSocket {
     if (event.type === "session.created") {
       clearTimeout(this.#timer);
       this.#live = true;
-      this.#failures = 0;
+      this.#liveAt = performance.now();
       this.#callbacks.onLive();
     } else if (event.type === "error") {
       this.#error = event.error;
@@ -89,6 +91,7 @@ export class RealtimeSocket {
 
   #lost(code, reason) {
     const trouble = closeTrouble(code, reason, this.#error, this.#live);
+    if (this.#live && performance.now() - this.#liveAt > STEADY_MS) this.#failures = 0;
     this.#drop();
     if (!trouble.retry) this.#target = null;
     const retryS = trouble.retry ? RETRY_S[Math.min(this.#failures, RETRY_S.length - 1)] : null;

@@ -12,12 +12,13 @@ const KEPT_S = 30; // the bound: older ticks are forgotten
 export class TickFeed {
   ticks = []; // oldest first
   tickMs = null; // length of one tick; null: not known yet
-  live = false; // polls fast while a call is on
   #callbacks;
   #key = "";
   #next = 0; // first sequence number not seen yet
   #lag = Infinity; // least seen of: this page's clock - newest tick, seconds
   #state = "";
+  #live = false;
+  #wake = () => {}; // ends the wait for the next poll
 
   constructor(callbacks) {
     this.#callbacks = callbacks;
@@ -27,6 +28,12 @@ export class TickFeed {
   set key(key) {
     this.#key = key;
     if (this.#state === "locked") this.#state = "";
+  }
+
+  /** Whether a call is on: then it polls fast, and at once when that begins. */
+  set live(live) {
+    if (live && !this.#live) this.#wake();
+    this.#live = live;
   }
 
   /** Now, on the server's clock, in seconds; about: the least delay seen is taken for none. */
@@ -39,7 +46,10 @@ export class TickFeed {
     while (this.#state !== "absent") {
       const pauses = document.hidden || this.#state === "locked";
       const waitMs = pauses ? IDLE_MS : await this.#poll();
-      await new Promise((resolve) => setTimeout(resolve, waitMs));
+      await new Promise((resolve) => {
+        this.#wake = resolve;
+        setTimeout(resolve, waitMs);
+      });
     }
   }
 
@@ -52,15 +62,16 @@ export class TickFeed {
     if (answer?.ok) {
       this.#take(await answer.json());
       this.#report("live");
-      return this.live ? LIVE_MS : IDLE_MS;
+      return this.#live ? LIVE_MS : IDLE_MS;
     }
+    if (!answer) this.#restart(); // it may come back as another process, with another clock
     if (answer?.status === 404) this.#report("absent");
     else this.#report(answer?.status === 401 ? "locked" : "unreachable");
     return TROUBLE_MS;
   }
 
   #take({ tick_ms: tickMs, next, ticks }) {
-    if (next < this.#next) this.#restart(); // the server was started again: its clock is another one
+    if (next < this.#next) this.#restart(); // started again between two polls
     this.tickMs = tickMs;
     this.#next = next;
     if (ticks.length === 0) return;
@@ -72,6 +83,7 @@ export class TickFeed {
   }
 
   #restart() {
+    this.#next = 0;
     this.ticks = [];
     this.#lag = Infinity;
   }

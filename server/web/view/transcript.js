@@ -30,15 +30,26 @@ export class Transcript {
   #announcer;
   #entries = new Map(); // item id -> list entry
   #announced = new Set(); // ids
+  #follows = true; // the end is in view, and is to stay so
 
   constructor(list, announcer) {
     this.#list = list;
     this.#announcer = announcer;
+    list.addEventListener("scroll", () => (this.#follows = this.#isAtEnd), { passive: true });
+    // A message above the list, a phone turned round: what was said last stays in view.
+    new ResizeObserver(() => this.#follow()).observe(list);
+  }
+
+  get #isAtEnd() {
+    return this.#list.scrollHeight - this.#list.scrollTop - this.#list.clientHeight < 80;
+  }
+
+  #follow() {
+    if (this.#follows) this.#list.scrollTop = this.#list.scrollHeight;
   }
 
   /** Draws one item at its place in `items`. */
   show(item, items) {
-    const follows = this.#list.scrollHeight - this.#list.scrollTop - this.#list.clientHeight < 80;
     const entry = this.#entries.get(item.id) ?? this.#insert(item, items);
     const heard = heardText(item);
     entry.dataset.status = item.status;
@@ -47,7 +58,7 @@ export class Transcript {
     entry.querySelector(".unheard").textContent = item.text.slice(heard.length);
     entry.querySelector(".note").textContent = item.note ?? (item.status === "interrupted" ? interruption(item) : "");
     this.#announce(item, heard);
-    if (follows) this.#list.scrollTop = this.#list.scrollHeight;
+    this.#follow();
   }
 
   remove(id) {
