@@ -4,23 +4,24 @@ Tokens are asked for a few at a time and only while playback is less than `lead_
 quota. The first clause is cut early; later ones are spoken while the caller still listens to those before.
 """
 
-import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
+import msgspec
+
+from engine.call_scan import CallScanner
 from engine.calling import CallFailed, FunctionCalls
 from engine.context import ContextTooLong
 from engine.lane import Lane
 from engine.listener import CallPart, EndReason, SessionListener, Usage
-from engine.models.base import Message, Segment
+from engine.models.base import Message, Prompt, Segment, TurnModel
+from engine.models.tools import call_schema
 from engine.observer import TurnOutcome, TurnStats
 from engine.response import Phase, ResponseRequest, Step, advance
 from engine.settings import Parts
 from engine.slo import Obligation, TickLedger
-from engine.speech.clauses import ClauseCutter
-from engine.work import TokenChunk
-
-SPOKEN_CHARS_PER_S = 14.0  # conversational English; only decides when decoding may pause
+from engine.speaker import Speaker
+from engine.work import Sampling, TokenChunk, TokenRules
 
 
 class Answer:
@@ -39,16 +40,17 @@ class Answer:
         self.decided_at = parts.clock.now()
         self.speech_stopped_at: float | None = None  # set by the session where the turn was spoken
         self._parts = parts
+        self._model = cast(TurnModel, parts.model)
         self._lane = lane
         self._state = state
         self._listener = listener
         self._owed = Obligation(
             self.decided_at + parts.settings.first_output_s, speaks=request.audio
         )
-        self._cutter = ClauseCutter()
-        self._clauses: deque[str] = deque()  # decoded, not yet spoken; bounded by lead_s
-        self._progress = asyncio.Event()  # clauses came, or decoding is over
-        self._text = ""
+        callable_names = {tool["name"] for tool in request.callable_tools}
+        may_call = request.tool_choice == "auto"
+        self._scanner = CallScanner(self._model.call_mark, callable_names if may_call else ())
+        self._speaker = Speaker(parts, self._model, request, listener, self._owed)
         self._tokens: list[int] = []  # of its words
         self._input_tokens = self._cached_tokens = self._output_tokens = 0
         self._reason: EndReason = "completed"
@@ -65,42 +67,57 @@ class Answer:
         """From the request to `response_ended`. `transcript` gives the words of a spoken item."""
         messages = await self._resolve(transcript)
         self._transcribed_at = self._parts.clock.now()
-        model = self._parts.model
+        model = self._model
         if messages and messages[-1].role == "user" and not self._is_intelligible(messages[-1]):
             self._finish()  # there is nothing to answer
             return
         try:
-            schemas = model.calls(messages, self.request.tools, self.request.tool_choice)
+            request = self.request
+            schemas = model.calls(messages, request.callable_tools, request.tool_choice)
+            if not schemas:
+                asked = Prompt(request.instructions, messages, request.tools)
+                self._begin(await self._parts.pool.run(model.turn_prompt, self._state, asked))
+                await self._speaker.run()
+                messages, schemas = self._with_words(messages), self._chosen()
             if schemas:
                 await self._call(messages, schemas)
-            else:
-                segments = await self._parts.pool.run(
-                    model.prompt, self._state, self.request.instructions, messages
-                )
-                self._begin(segments)
-                await self._speak()
         except (ContextTooLong, CallFailed) as error:
             self._fail(str(error))
             return
         self._finish()
 
     def _is_intelligible(self, said: Message) -> bool:
-        return bool(said.text.strip()) or self._parts.model.spec.hears_audio
+        return bool(said.text.strip()) or self._model.spec.hears_audio
+
+    def _chosen(self) -> Sequence[str]:
+        """What a call must fit that the model began in the middle of its words; none if it did not."""
+        if not self._scanner.found or self.phase is Phase.ENDED:
+            return ()
+        tools, name = self.request.callable_tools, self._scanner.name
+        return (call_schema([tool for tool in tools if name in ("", tool["name"])]),)
+
+    def _with_words(self, messages: list[Message]) -> list[Message]:
+        """The conversation and what this answer has said."""
+        if not self._speaker.text:
+            return messages
+        self._model.remember(self._state, self._speaker.text, self._tokens)
+        return [*messages, Message("assistant", self._speaker.text)]
 
     async def _call(self, messages: Sequence[Message], schemas: Sequence[str]) -> None:
-        """Call functions instead of speaking."""
+        """Call functions, instead of speaking or after it."""
         self._owed.speaks = False
         self.phase = advance(self.phase, Step.PROMPTED)
         if not self.request.parallel_calls:
             schemas = schemas[:1]
         deadline = self._owed.first_by
-        calls = FunctionCalls(self._parts, self._lane, self.request, self._called)
+        calls = FunctionCalls(self._parts, self._model, self._lane, self.request, self._called)
+        left = self._max_tokens - len(self._tokens)
         try:
-            self._reason = await calls.run(
-                self._state, messages, schemas, deadline, self._max_tokens
-            )
+            self._reason = await calls.run(self._state, messages, schemas, deadline, left)
         finally:
-            self._input_tokens, self._output_tokens = calls.input_tokens, calls.output_tokens
+            self._input_tokens = self._input_tokens or calls.input_tokens
+            self._cached_tokens = self._cached_tokens or calls.cached_tokens
+            self._output_tokens = len(self._tokens) + calls.output_tokens
         self.phase = advance(self.phase, Step.DECODED)
 
     def _called(self, part: CallPart, now: float) -> None:
@@ -118,12 +135,12 @@ class Answer:
         return messages
 
     def _begin(self, segments: Sequence[Segment]) -> None:
-        spec = self._parts.model.spec
+        spec = self._model.spec
         room = self._lane.context.limits.policy.room(self._max_tokens)
         plan = self._lane.context.reconcile(segments, room)
         self._input_tokens, self._cached_tokens = plan.input_tokens, plan.keep_tokens
         self.phase = advance(self.phase, Step.PROMPTED)
-        self._parts.model.begin(self._state)
+        self._model.begin(self._state)
         self._asked_at = self._parts.clock.now()
         self._lane.begin(
             plan,
@@ -131,8 +148,15 @@ class Answer:
             decode=min(spec.decode_per_tick, self._max_tokens),
             deadline=self._owed.first_by,
             stop=spec.stop_token_ids,
-            sampling=self._parts.model.sampling(),
+            sampling=self._sampling(),
         )
+
+    def _sampling(self) -> Sampling:
+        """How the words are drawn; a model that may not call is kept from beginning to."""
+        sampling, mark, request = self._model.sampling(), self._model.call_mark, self.request
+        if not request.tools or request.tool_choice != "none" or mark is None or mark.token is None:
+            return sampling
+        return msgspec.structs.replace(sampling, rules=TokenRules(forbid=(mark.token,)))
 
     @property
     def _max_tokens(self) -> int:
@@ -151,73 +175,31 @@ class Answer:
         self._tokens.extend(chunk.token_ids)
         if not self.request.audio:
             self._owed.moved()
-        self._say(self._parts.model.decode(self._state, chunk.token_ids).text, now)
+        text = self._model.decode(self._state, chunk.token_ids).text
+        self._speaker.say(self._scanner.feed(text), now)
         if not chunk.finished:
             return
-        if chunk.stopped or len(self._tokens) >= self._max_tokens:
-            if not chunk.stopped:
+        over = chunk.stopped or self._scanner.found
+        if over or len(self._tokens) >= self._max_tokens:
+            if not over:
                 self._reason = "max_output_tokens"
+            self._speaker.say(self._scanner.rest(), now)
             self._decoded()
         else:
             self._go_on(now)
 
-    def _say(self, text: str, now: float) -> None:
-        if not text:
-            return
-        self._text += text
-        if self.request.audio:
-            self._clauses.extend(self._cutter.feed(text))
-            if self._clauses:
-                self._progress.set()
-        else:
-            self._owed.came(now)
-            self._listener.response_text(self.request.response_id, text)
-
     def _go_on(self, now: float) -> None:
         """Ask for the next tick's tokens, unless playback is far enough ahead."""
-        ahead = self._owed.playhead.ahead_s(now) + sum(map(len, self._clauses)) / SPOKEN_CHARS_PER_S
+        ahead = self._owed.playhead.ahead_s(now) + self._speaker.waiting_s
         self._paused = self.request.audio and ahead > self._parts.settings.lead_s
         if not self._paused:
             left = self._max_tokens - len(self._tokens)
             deadline = now + max(0.0, ahead) if self._owed.first_at else self.decided_at
-            self._lane.more(min(self._parts.model.spec.decode_per_tick, left), deadline)
+            self._lane.more(min(self._model.spec.decode_per_tick, left), deadline)
 
     def _decoded(self) -> None:
         self.phase = advance(self.phase, Step.DECODED)
-        if self.request.audio:
-            self._clauses.extend(self._cutter.flush())
-        self._progress.set()
-
-    # -- voice ---------------------------------------------------------------
-
-    async def _speak(self) -> None:
-        """Turn clauses into audio until there are no more."""
-        while True:
-            await self._progress.wait()
-            self._progress.clear()
-            while self._clauses:
-                clause = self._clauses.popleft()
-                pcm = await self._parts.pool.run(
-                    self._parts.model.speak, clause, self.request.voice, self.request.speed
-                )
-                if self.phase is Phase.ENDED:  # it failed while the voice worked
-                    return
-                self._deliver(clause, pcm)
-            if self.phase is not Phase.DECODING:
-                return
-
-    def _deliver(self, clause: str, pcm: bytes) -> None:
-        """Text first, then the audio that speaks it, in slices."""
-        rate, response_id = self._parts.model.spec.output_rate, self.request.response_id
-        now = self._parts.clock.now()
-        self._listener.response_text(response_id, clause)
-        if not pcm:  # a clause of signs alone is not spoken
-            return
-        self._owed.came(now)
-        self._owed.playhead.extend(now, len(pcm) / 2 / rate)
-        size = rate * self._parts.settings.slice_ms // 1000 * 2
-        for start in range(0, len(pcm), size):
-            self._listener.response_audio(response_id, pcm[start : start + size])
+        self._speaker.finish()
 
     # -- ends ----------------------------------------------------------------
 
@@ -230,8 +212,7 @@ class Answer:
 
     def _fail(self, message: str) -> None:
         self._reason, self._error = "failed", message
-        self._progress.set()
-        self._clauses.clear()
+        self._speaker.stop()
         if self.phase is not Phase.ENDED:
             self._finish()
 
@@ -255,15 +236,15 @@ class Answer:
         self._listener.response_ended(self.request.response_id, self._reason, usage, self._error)
 
     def _remember(self) -> None:
-        if self._tokens and self._error is None:
-            self._parts.model.remember(self._state, self._text, self._tokens)
+        if self._speaker.text and self._error is None:
+            self._model.remember(self._state, self._speaker.text, self._tokens)
 
     def _end(self, outcome: TurnOutcome) -> None:
         now, begun = self._parts.clock.now(), self.phase is not Phase.RESOLVING
         self.phase = advance(self.phase, Step.END)
         if begun:
             heard_in = 0.0 if outcome == "cancelled" else max(0.0, self._owed.playhead.ahead_s(now))
-            self._parts.model.ended(self._state, round(1000 * heard_in))
+            self._model.ended(self._state, round(1000 * heard_in))
         self._parts.observer.turn(
             TurnStats(
                 self.decided_at,
@@ -293,4 +274,4 @@ class Answer:
         """Since when output has been missing; None while none is."""
         if self.phase is Phase.ENDED:
             return None
-        return self._owed.owed_since(now, self._parts.model.spec.tick_ms / 1000)
+        return self._owed.owed_since(now, self._model.spec.tick_ms / 1000)

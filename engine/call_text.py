@@ -11,6 +11,7 @@ class CallText:
 
     def __init__(self) -> None:
         self.name = ""  # empty until it is known
+        self.arguments = ""  # their JSON text so far
         self.done = False  # the arguments are complete
         self._unread = ""  # before the arguments begin
         self._depth = 0  # of braces within the arguments
@@ -31,7 +32,9 @@ class CallText:
         for index, char in enumerate(text):
             if self._closes(char):
                 self.done = True
-                return text[: index + 1]
+                text = text[: index + 1]
+                break
+        self.arguments += text
         return text
 
     def _closes(self, char: str) -> bool:

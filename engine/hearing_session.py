@@ -13,7 +13,7 @@ from engine.audio_memory import AudioMemory
 from engine.hearing_lane import HearingLane
 from engine.inbox import ClearMark, CommitMark
 from engine.lane import Lane
-from engine.models.base import AudioChunk, Heard, HearingModel, SessionSetup
+from engine.models.base import AudioChunk, Heard, HearingModel, Prompt, SessionSetup
 from engine.session import Call
 from engine.turn_session import TurnSession
 
@@ -38,7 +38,8 @@ class HearingSession(TurnSession):
     async def _open_lane(self) -> None:
         """Put the header into the context ahead of the first word."""
         parts = self._parts
-        segments = await parts.pool.run(parts.model.prompt, self.state, self.setup.instructions, ())
+        asked = Prompt(self.setup.instructions, (), self.setup.tools)
+        segments = await parts.pool.run(self._hearing_model.turn_prompt, self.state, asked)
         header = tuple(t for s in segments if s.kind == "header" for t in s.token_ids)
         if not self.closed:
             self._lane.open(header, self._soon())
@@ -48,7 +49,8 @@ class HearingSession(TurnSession):
         return self._parts.clock.now() + self._parts.settings.first_output_s
 
     def _apply(self, setup: SessionSetup) -> None:
-        renewed = setup.instructions != self.setup.instructions
+        old = self.setup
+        renewed = (setup.instructions, setup.tools) != (old.instructions, old.tools)
         super()._apply(setup)
         if renewed:
             self._spawn(self.id, self._open_lane())

@@ -24,7 +24,15 @@ class ResponseRequest:
     )  # items whose text must still come from transcription
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
+    only_tool: str = ""  # the one of them that may be called; empty: all of them
     parallel_calls: bool = True  # False: one call at most
+
+    @property
+    def callable_tools(self) -> tuple[Tool, ...]:
+        """The tools that this answer may call."""
+        if not self.only_tool:
+            return self.tools
+        return tuple(tool for tool in self.tools if tool["name"] == self.only_tool)
 
 
 class Phase(Enum):
@@ -49,6 +57,7 @@ TRANSITIONS: dict[tuple[Phase, Step], Phase] = {
     (Phase.RESOLVING, Step.END): Phase.ENDED,
     (Phase.DECODING, Step.DECODED): Phase.SPEAKING,
     (Phase.DECODING, Step.END): Phase.ENDED,
+    (Phase.SPEAKING, Step.PROMPTED): Phase.DECODING,  # the words are out, and a call follows them
     (Phase.SPEAKING, Step.END): Phase.ENDED,
 }
 

@@ -81,6 +81,7 @@ class ContextMessage(msgspec.Struct, frozen=True):
     text: str
     item_id: str
     audio: bool = False
+    call: bool = False  # of the assistant's: a function call, as JSON text, and no words
 
 
 class CreateResponse(msgspec.Struct, frozen=True):

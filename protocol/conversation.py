@@ -124,7 +124,7 @@ def message_of(entry: Entry) -> ContextMessage | None:
     if item.type == "function_call":
         if item.status != "completed":
             return None  # being written, or cut off: nobody will run it
-        return ContextMessage("assistant", call_text(item), item.id)
+        return ContextMessage("assistant", call_text(item), item.id, call=True)
     if item.type == "function_call_output":
         return ContextMessage("tool", str(item.output), item.id)
     text = text_of(item) if entry.spoken is None else entry.spoken.heard()
@@ -136,7 +136,8 @@ def message_of(entry: Entry) -> ContextMessage | None:
 
 def call_text(item: Item) -> str:
     """A call as the model writes one: a JSON object of name and arguments, the latter exactly as they came."""
-    return f'{{"name": {json.dumps(item.name)}, "arguments": {item.arguments}}}'
+    name = json.dumps(item.name, ensure_ascii=False)
+    return f'{{"name": {name}, "arguments": {item.arguments}}}'
 
 
 def duplicate(item_id: str) -> ProtocolError:

@@ -3,7 +3,6 @@
 from engine.kv_policy import KvPolicy
 from engine.listener import Usage
 from engine.models.base import Message, SessionSetup, TurnDetection
-from engine.models.tools import Tool, ToolChoice
 from engine.response import ResponseRequest
 from engine.speech.ports import ScoredToken
 from protocol.commands import Configure, CreateResponse, TokenLogprob, TruncationSettings
@@ -50,30 +49,23 @@ def policy_of(truncation: TruncationSettings) -> KvPolicy | None:
 
 def request_of(command: CreateResponse) -> ResponseRequest:
     """The answer to decode."""
-    tools, choice = _tools_of(command)
+    choice = command.tool_choice
+    named = choice["name"] if isinstance(choice, dict) else ""
     return ResponseRequest(
         response_id=command.response_id,
         instructions=command.instructions,
-        messages=tuple(Message(m.role, m.text, m.item_id) for m in command.messages),
+        messages=tuple(Message(m.role, m.text, m.item_id, m.call) for m in command.messages),
         audio=command.audio,
         voice=command.voice,
         speed=command.speed,
         max_output_tokens=command.max_output_tokens,
         out_of_band=command.out_of_band,
         pending_items=frozenset(m.item_id for m in command.messages if m.audio),
-        tools=tools,
-        tool_choice=choice,
+        tools=command.tools,
+        tool_choice="required" if named else choice,
+        only_tool=named,
         parallel_calls=command.parallel_tool_calls,
     )
-
-
-def _tools_of(command: CreateResponse) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools to choose from, and how: naming one is requiring it and no other."""
-    choice = command.tool_choice
-    if not isinstance(choice, dict):
-        return command.tools, choice
-    named = tuple(tool for tool in command.tools if tool["name"] == choice["name"])
-    return named, "required"
 
 
 def logprob_of(token: ScoredToken) -> TokenLogprob:

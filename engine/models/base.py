@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from engine.kv_policy import KvPolicy
-from engine.models.tools import Tool, ToolChoice
+from engine.models.tools import CallMark, Then, Tool, ToolChoice
 from engine.speech.ports import Transcript
 from engine.work import Feature, Sampling
 
@@ -177,6 +177,7 @@ class Message:
     role: Literal["system", "user", "assistant", "tool"]
     text: str
     item_id: str = ""
+    call: bool = False  # of the assistant's: a function call, as JSON text, and no words
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,17 @@ class Segment:
     token_ids: tuple[int, ...]
     kind: Literal["header", "message", "cue"]
     item_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a turn-based model is to go on from."""
+
+    instructions: str
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()  # that it is told of
+    callable_tools: Sequence[Tool] = ()  # of those, what a call may be of; none: all
+    then: Then = "answer"
 
 
 class TickOutput(msgspec.Struct, frozen=True, gc=False):
@@ -275,6 +287,19 @@ class InteractionModel(Protocol):
         ...
 
 
+class TurnModel(InteractionModel, Protocol):
+    """A model that listens, then answers, in words or with calls of functions."""
+
+    @property
+    def call_mark(self) -> CallMark | None:
+        """How the model itself opens a call in the middle of its words; None: it does not."""
+        ...
+
+    def turn_prompt(self, state: Any, asked: Prompt) -> Sequence[Segment]:
+        """The whole context for an answer, or for a part of one. [pool]"""
+        ...
+
+
 @runtime_checkable
 class ScoringModel(Protocol):
     """A model that can say how sure it is of what it understood."""
@@ -292,7 +317,7 @@ class PromptedModel(InteractionModel, Protocol):
         ...
 
 
-class HearingModel(InteractionModel, Protocol):
+class HearingModel(TurnModel, Protocol):
     """A turn-based model that hears for itself: `hear` gives chunks of the caller's turn as it is spoken.
 
     The first chunk of a turn opens it (role and all), and `finish` gives what closes it; together they are the turn's

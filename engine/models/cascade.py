@@ -7,18 +7,20 @@ state of their own; what belongs to a call is in its `Caller`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from engine.models.base import (
     Heard,
     Message,
     ModelSpec,
+    Prompt,
     Segment,
     SessionSetup,
     TickOutput,
 )
 from engine.models.caller import Caller
 from engine.models.chat import ChatFormat
-from engine.models.tools import Tool, ToolChoice
+from engine.models.tools import CallMark, Tool, ToolChoice
 from engine.models.turn_hearing import TurnHearing
 from engine.speech.ports import (
     Transcriber,
@@ -41,7 +43,7 @@ class CascadeParts:
 
 
 class Cascade(TurnHearing):
-    """Implements `InteractionModel`."""
+    """Implements `TurnModel`."""
 
     def __init__(
         self, spec: ModelSpec, parts: CascadeParts, sampling: Sampling | None = None
@@ -60,12 +62,24 @@ class Cascade(TurnHearing):
     def prompt(
         self, state: Caller, instructions: str, messages: Sequence[Message]
     ) -> list[Segment]:
-        chat = self._parts.chat
-        turns = [
-            Segment(chat.message(m, self._sampled(state, m)), "message", m.item_id)
-            for m in messages
+        return self.turn_prompt(state, Prompt(instructions, messages))
+
+    def turn_prompt(self, state: Caller, asked: Prompt) -> list[Segment]:
+        chat, messages = self._parts.chat, asked.messages
+        turns = chat.turns(messages, partial(self._sampled, state), asked.then)
+        lead = chat.lead(messages, asked.callable_tools or asked.tools, asked.then)
+        return [
+            Segment(chat.header(asked.instructions, asked.tools), "header"),
+            *(
+                Segment(tokens, "message", message.item_id)
+                for message, tokens in zip(messages, turns, strict=True)
+            ),
+            Segment(lead, "cue"),
         ]
-        return [Segment(chat.header(instructions), "header"), *turns, Segment(chat.cue, "cue")]
+
+    @property
+    def call_mark(self) -> CallMark | None:
+        return self._parts.chat.call_mark
 
     def calls(
         self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from engine.models.base import Message
-from engine.models.tools import Tool, ToolChoice
+from engine.models.tool_turns import Sampled
+from engine.models.tools import CallMark, Then, Tool, ToolChoice
 
 
 class Detokenizer(Protocol):
@@ -25,9 +26,12 @@ class ChatFormat(Protocol):
 
     stop_token_ids: tuple[int, ...]
     cue: tuple[int, ...]  # "now the assistant speaks"
+    call_mark: (
+        CallMark | None
+    )  # how the model itself opens a call, in the middle of its words; None: it does not
 
-    def header(self, instructions: str) -> tuple[int, ...]:
-        """The start of every context: what the assistant is and how it should talk."""
+    def header(self, instructions: str, tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        """The start of every context: what the assistant is and how it should talk, and its tools if it knows any."""
         ...
 
     def message(self, message: Message, sampled: Sequence[int] = ()) -> tuple[int, ...]:
@@ -37,6 +41,18 @@ class ChatFormat(Protocol):
         of the sampled tokens are used as spell the beginning of the message's text; so an answer that was
         spoken in full continues the resident context exactly, and one cut short keeps what was said.
         """
+        ...
+
+    def turns(
+        self, messages: Sequence[Message], sampled: Sampled, then: Then
+    ) -> list[tuple[int, ...]]:
+        """A whole conversation, a run of tokens per message; `then` says what comes after the last."""
+        ...
+
+    def lead(
+        self, messages: Sequence[Message], tools: Sequence[Tool], then: Then
+    ) -> tuple[int, ...]:
+        """What comes after the turns: the cue to speak, or to call one of `tools`; none where the turn just goes on."""
         ...
 
     def calls(

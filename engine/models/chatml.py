@@ -16,7 +16,16 @@ from typing import Any
 from engine.models.base import Message
 from engine.models.chat import Detokenizer, spoken_prefix
 from engine.models.detokenizer import IncrementalDetokenizer, TokenBytes
-from engine.models.tools import Tool, ToolChoice, call_schema
+from engine.models.tool_template import (
+    CALL_CLOSES,
+    CALL_MARK,
+    CALL_OPENS,
+    RESULT_CLOSES,
+    RESULT_OPENS,
+    ToolTemplate,
+)
+from engine.models.tool_turns import Place, Sampled, places
+from engine.models.tools import CallMark, Then, Tool, ToolChoice, call_schema, tool_block
 
 _OPEN, _CLOSE = "<|im_start|>", "<|im_end|>"
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
@@ -69,6 +78,8 @@ class ChatMl:
         self.stop_token_ids = _stop_ids(folder, self._tokenizer, self._close)
         self._speaker = (self._open, *self._text("assistant\n"))
         self.cue = (*self._speaker, *self._no_thinking())
+        self._template = ToolTemplate.of(folder, _read_json(folder / "tokenizer_config.json"))
+        self.call_mark = self._mark() if self._template is not None else None
         self._plain_header = self._turn("system", persona.system)
         self._examples = tuple(
             token
@@ -77,8 +88,11 @@ class ChatMl:
             for token in self.message(message)
         )
 
-    def header(self, instructions: str) -> tuple[int, ...]:
+    def header(self, instructions: str, tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         asked = instructions.strip()
+        if tools and self._template is not None:
+            text = f"{self._persona.system}\n{asked}".strip()
+            return self._turn("system", self._template.system(text, json.dumps(tools)))
         if not asked:
             return self._plain_header + self._examples
         own = self._turn("system", f"{self._persona.system}\n{asked}")
@@ -87,20 +101,72 @@ class ChatMl:
     def message(self, message: Message, sampled: Sequence[int] = ()) -> tuple[int, ...]:
         if message.role != "assistant":
             return self._turn(message.role, message.text)
-        kept, spelled = spoken_prefix(message.text, sampled, self.detokenizer())
-        rest = self._text(message.text[len(spelled) :])
-        return (*self.cue, *sampled[:kept], *rest, self._close, *self._newline)
+        return (*self.cue, *self._written(message.text, sampled), self._close, *self._newline)
+
+    def turns(
+        self, messages: Sequence[Message], sampled: Sampled, then: Then
+    ) -> list[tuple[int, ...]]:
+        if self._template is None:
+            return [self.message(message, sampled(message)) for message in messages]
+        return [
+            self._part(message, sampled(message), place)
+            for message, place in zip(messages, places(messages, then), strict=True)
+        ]
+
+    def lead(
+        self, messages: Sequence[Message], tools: Sequence[Tool], then: Then
+    ) -> tuple[int, ...]:
+        if then == "more":
+            return ()
+        if then == "answer":
+            return self.cue
+        if self._template is None:
+            return (*self._turn("system", tool_block(tools)), *self.cue)
+        last = messages[-1] if messages else None
+        if last is None or last.role != "assistant":
+            return (*self.cue, *self._text(CALL_OPENS))
+        return self._text(f"\n{CALL_OPENS}" if last.call else CALL_OPENS)
 
     def calls(
         self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
     ) -> Sequence[str]:
-        """One call where one is required. Left to itself ("auto") the model answers in words: nothing reads its
-        mind, and models of the size tested here do not call of their own accord.
-        """
+        """One call where one is required. Left to itself ("auto") the model begins one, or does not."""
         return (call_schema(tools),) if tools and choice == "required" else ()
 
     def detokenizer(self) -> Detokenizer:
         return IncrementalDetokenizer(self._spelling)
+
+    def _part(self, message: Message, sampled: Sequence[int], place: Place) -> tuple[int, ...]:
+        """One message as the part of a turn that it is, in the layout of `tool_template`."""
+        closing = (self._close, *self._newline) if place.closes else ()
+        if message.role == "tool":
+            opening = (self._open, *self._text("user")) if place.opens else ()
+            result = self._text(f"{RESULT_OPENS}{message.text}{RESULT_CLOSES}")
+            return (*opening, *result, *closing)
+        if message.role != "assistant":
+            return self._turn(message.role, message.text)
+        opening = self.cue if place.opens else ()
+        if message.call:
+            line = "\n" if place.follows_call else ""
+            written = self._written(message.text, sampled)
+            return (
+                *opening,
+                *self._text(f"{line}{CALL_OPENS}"),
+                *written,
+                *self._text(CALL_CLOSES),
+                *closing,
+            )
+        said = f"{message.text}\n" if place.is_followed_by_call else message.text
+        return (*opening, *self._written(said, sampled), *closing)
+
+    def _written(self, text: str, sampled: Sequence[int]) -> tuple[int, ...]:
+        """`text`, with as many of the sampled tokens as spell its beginning."""
+        kept, spelled = spoken_prefix(text, sampled, self.detokenizer())
+        return (*sampled[:kept], *self._text(text[len(spelled) :]))
+
+    def _mark(self) -> CallMark:
+        tokens = self._text(CALL_MARK)
+        return CallMark(CALL_MARK, tokens[0] if len(tokens) == 1 else None)
 
     def _turn(self, role: str, text: str) -> tuple[int, ...]:
         return (self._open, *self._text(f"{role}\n{text}"), self._close, *self._newline)

@@ -19,7 +19,8 @@ from engine.models.base import (
     Utterance,
 )
 from engine.models.chat import Detokenizer, spoken_prefix
-from engine.models.tools import Tool, ToolChoice, call_schema
+from engine.models.tool_turns import Sampled
+from engine.models.tools import CallMark, Then, Tool, ToolChoice, call_schema, tool_block
 from engine.sim_json import FIRST_BYTE
 from engine.speech.loudness import to_pcm16
 from engine.work import Sampling
@@ -84,8 +85,9 @@ class SimChat:
 
     stop_token_ids: tuple[int, ...] = (_STOP,)
     cue: tuple[int, ...] = (_ROLES["assistant"],)
+    call_mark: CallMark | None = None
 
-    def header(self, instructions: str) -> tuple[int, ...]:
+    def header(self, instructions: str, tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         return (_ROLES["system"], *_tokens(instructions), _STOP)
 
     def message(self, message: Message, sampled: Sequence[int] = ()) -> tuple[int, ...]:
@@ -94,6 +96,18 @@ class SimChat:
         kept, spelled = spoken_prefix(message.text, sampled, self.detokenizer())
         rest = _tokens(message.text[len(spelled) :])
         return (*self.cue, *sampled[:kept], *rest, _STOP)
+
+    def turns(
+        self, messages: Sequence[Message], sampled: Sampled, then: Then
+    ) -> list[tuple[int, ...]]:
+        return [self.message(message, sampled(message)) for message in messages]
+
+    def lead(
+        self, messages: Sequence[Message], tools: Sequence[Tool], then: Then
+    ) -> tuple[int, ...]:
+        if then == "answer":
+            return self.cue
+        return (_ROLES["system"], *_tokens(tool_block(tools)), _STOP, *self.cue)
 
     def calls(
         self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice

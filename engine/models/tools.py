@@ -1,19 +1,33 @@
-"""Function calling for models whose chat template knows no tools: what they are told, and what holds them to it.
+"""Function calling: what holds a call to its tool, and what models are told whose chat template knows no tools.
 
-A call is one JSON object, `{"name": …, "arguments": {…}}`, in this order. The model is told of its tools in the system
-block, and when it must call it decodes under the schema that `call_schema` makes of them, so that what it writes is
-always a call that exists, with arguments as the tool described them.
+A call is one JSON object, `{"name": …, "arguments": {…}}`, in this order. It is decoded under the schema that
+`call_schema` makes of the tools, so that what is written is always a call that exists, with arguments as the tool
+described them. Models without a tools branch (see `tool_template`) are told of the tools in a system block.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 Tool = dict[
     str, Any
 ]  # {"type": "function", "name": …, "description": …, "parameters": JSON schema}
 ToolChoice = Literal["auto", "none", "required"]
+# What follows in a context: words, a call, or whatever the model chooses.
+Then = Literal["answer", "call", "more"]
 
+
+@dataclass(frozen=True, slots=True)
+class CallMark:
+    """What a model that was trained to call functions writes before a call."""
+
+    text: str
+    token: int | None  # its id, where it is a single token
+
+
+# Written as the models were trained on it; llguidance, docs/json_schema.md, "Whitespace handling".
+_SPACED = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 # Where schemas stand within a schema: as values of these keys' objects, or in their lists; and what is no schema.
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -41,9 +55,14 @@ def tool_block(tools: Sequence[Tool]) -> str:
 def call_schema(tools: Sequence[Tool]) -> str:
     """The JSON schema of one call of any of `tools` (at least one), as JSON text."""
     if len(tools) == 1:
-        return json.dumps(_call_of(tools[0], "#"))
+        return json.dumps(_call_of(tools[0], "#") | {"x-guidance": _SPACED})
     choices = [_call_of(tool, f"#/anyOf/{index}") for index, tool in enumerate(tools)]
-    return json.dumps({"anyOf": choices})
+    return json.dumps({"anyOf": choices, "x-guidance": _SPACED})
+
+
+def call_text(name: str, arguments: str) -> str:
+    """A call as a conversation holds it: `arguments` exactly as they were written."""
+    return f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}'
 
 
 def _call_of(tool: Tool, place: str) -> dict[str, Any]:

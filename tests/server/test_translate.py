@@ -40,5 +40,6 @@ def order(tool_choice: Any) -> CreateResponse:
 def test_which_tools_an_answer_may_call(choice: Any, tools: Any, engine_choice: str) -> None:
     """Naming a tool is requiring it and no other; one that does not exist leaves nothing to call."""
     request = request_of(order(choice))
-    assert (request.tools, request.tool_choice) == (tools, engine_choice)
+    assert (request.callable_tools, request.tool_choice) == (tools, engine_choice)
+    assert request.tools == (LOOK, LISTEN)  # the header of the context stays as it is
     assert not request.parallel_calls
