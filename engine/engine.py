@@ -25,6 +25,7 @@ from engine.listener import SessionListener
 from engine.models.base import InteractionModel, SessionSetup
 from engine.observer import Observer
 from engine.pool import Pools
+from engine.prompted_frame_session import PromptedFrameSession
 from engine.session import Call, Session
 from engine.settings import EngineSettings, Parts
 from engine.stepping import Stepper
@@ -53,6 +54,8 @@ def default_pools(model: InteractionModel, settings: EngineSettings) -> Pools:
 
 def _kind_of(model: InteractionModel) -> type[FrameSession] | type[TurnSession]:
     if model.spec.decides_turns:
+        if model.spec.prompted:
+            return PromptedFrameSession
         return VoicedFrameSession if model.spec.writes else FrameSession
     return HearingSession if model.spec.hears_audio else TurnSession
 

@@ -36,6 +36,7 @@ class Configure(msgspec.Struct, frozen=True):
     language: str | None
     tools: tuple[dict[str, Any], ...]
     truncation: TruncationSettings = TruncationSettings()
+    voice: str = ""  # for models whose voice is part of how a call begins
     logprobs: bool = False  # say how sure the transcriber is of each token
 
 

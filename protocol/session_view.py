@@ -63,6 +63,7 @@ def engine_view(config: SessionConfig) -> Configure:
         tools=plain_tools(config.tools),
         truncation=_truncation_settings(config.truncation),
         logprobs=_wants_logprobs(config),
+        voice=config.voice,
     )
 
 

@@ -190,8 +190,15 @@ class MoshiConfig(Section):
     context_frames: int | None = between(None, 1, 1_000_000)
     temperature: float = between(0.8, 0.0, 10.0)
     text_temperature: float = between(0.7, 0.0, 10.0)
+    prompted: bool = False  # calls begin with a role and a voice: PersonaPlex
+    voices: str | None = None  # folder of voice prompts
+    prompt_frames: int = between(16, 1, 4096)
     silence_dbfs: float = between(-55.0, -120.0, 0.0)
     close_after_ms: int = between(640, 80, 60_000)
+
+    def pair_problems(self) -> Iterator[Problem]:
+        if self.voices and not self.prompted:
+            yield Problem("voices", "has no use without prompted = true")
 
 
 OnDeath = Literal["exit", "restart"]

@@ -25,6 +25,7 @@ def setup_of(command: Configure) -> SessionSetup:
         input_rate=command.input_rate,
         language=command.language,
         tools=command.tools,
+        voice=command.voice,
         policy=policy_of(command.truncation),
         scores_words=command.logprobs,
     )

@@ -7,13 +7,16 @@ The model itself lives in the backend (engine/moshi_adapter). What is left here 
 
 A response opens with the first frame that sounds or begins a word, and closes once nothing has done either for
 `close_after_ms`; the pauses within it are sent, because they are part of how it speaks. Whether to speak, to stop or to
-talk over the caller is the model's own decision, so turn detection, instructions and response.create do not reach it.
+talk over the caller is the model's own decision, so turn detection and response.create do not reach it. Instructions
+and voice do where the model takes prompts (PersonaPlex), before the first frame.
 """
 
 import codecs
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +34,7 @@ from engine.models.base import (
 from engine.models.tools import Tool, ToolChoice
 from engine.speech.loudness import to_pcm16
 from engine.speech.resample import Resampler
-from engine.work import Sampling
+from engine.work import Feature, Sampling
 
 RATE = 24_000  # Hz, in and out: Mimi's
 TICK_MS = 80
@@ -42,6 +45,7 @@ _LISTENED = Heard()
 # Text tokens that are no words: end of padding, start, end, padding (moshi's `existing_text_padding_id` and its kin).
 _NO_WORDS = frozenset({0, 1, 2, 3})
 _TINY_WORDS = 100
+_TAG = "<system>"  # before and after a role
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +56,54 @@ class MoshiVoice:
     close_after_ms: int = 640  # silence that ends a response
 
 
+@dataclass(frozen=True, slots=True)
+class MoshiPrompts:
+    """How a deployment's calls begin."""
+
+    encode: Callable[[str], Sequence[int]]  # a text's tokens
+    voices: tuple[str, ...] = ()
+
+
 def read_spelling(tokenizer: Path) -> tuple[bytes, ...]:
     """What each text token spells, from a SentencePiece model.
 
     Raises:
         EngineUnavailable: the package is missing, or the file is no such model.
     """
+    pieces = _pieces(tokenizer)
+    return tuple(_bytes_of(token, pieces.id_to_piece(token)) for token in range(len(pieces)))
+
+
+def read_encoder(tokenizer: Path) -> Callable[[str], Sequence[int]]:
+    """How a text is written in tokens, by a SentencePiece model.
+
+    Raises:
+        EngineUnavailable: as `read_spelling`.
+    """
+    pieces = _pieces(tokenizer)
+
+    def encode(text: str) -> Sequence[int]:
+        tokens: list[int] = pieces.encode(text)
+        return tokens
+
+    return encode
+
+
+def _pieces(tokenizer: Path) -> Any:
     try:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
         raise EngineUnavailable("sentencepiece is missing; pip install sentencepiece") from error
     try:
-        pieces = SentencePieceProcessor(model_file=str(tokenizer))
+        return SentencePieceProcessor(model_file=str(tokenizer))
     except (OSError, RuntimeError) as error:
         raise EngineUnavailable(f"{tokenizer} is no SentencePiece model") from error
-    return tuple(_bytes_of(token, pieces.id_to_piece(token)) for token in range(len(pieces)))
+
+
+def tiny_encoder(text: str) -> Sequence[int]:
+    """A token per word for the tiny random model, always the same."""
+    first = len(_NO_WORDS)
+    return [first + zlib.crc32(w.encode()) % (_TINY_WORDS - first) for w in text.split()]
 
 
 def tiny_spelling() -> tuple[bytes, ...]:
@@ -85,9 +122,9 @@ def _bytes_of(token: int, piece: str) -> bytes:
 class MoshiCaller:
     """One session's state."""
 
-    def __init__(self, rate: int) -> None:
-        self.resampler = Resampler(rate, RATE)
-        self.rate = rate  # of what the caller sends
+    def __init__(self, setup: SessionSetup) -> None:
+        self.setup = setup
+        self.resampler = Resampler(setup.input_rate, RATE)
         self.waiting = b""  # audio at 24 kHz, short of a frame
         # Bytes of an unfinished character wait inside.
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -104,6 +141,7 @@ class MoshiModel:
         spelling: Sequence[bytes],
         voice: MoshiVoice | None = None,
         *,
+        prompts: MoshiPrompts | None = None,
         quality: str = "",
     ) -> None:
         """`spelling` holds what each text token spells; a token beyond it spells nothing."""
@@ -117,26 +155,43 @@ class MoshiModel:
             hears_inline=True,
             quality=quality,
             blocks_per_session=1,
+            prompted=prompts is not None,
+            voices=prompts.voices if prompts is not None else (),
         )
+        self._prompts = prompts
         chosen = voice or MoshiVoice()
         self._spelling = tuple(spelling)
         self._floor = _FULL_SCALE * 10 ** (chosen.silence_dbfs / 20)
         self._close_after_ms = chosen.close_after_ms
 
     def open(self, setup: SessionSetup) -> MoshiCaller:
-        return MoshiCaller(setup.input_rate)
+        return MoshiCaller(setup)
 
     def configure(self, state: MoshiCaller, setup: SessionSetup) -> None:
-        """Only the rate of the caller's audio matters."""
-        if setup.input_rate != state.rate:
-            state.rate, state.resampler = setup.input_rate, Resampler(setup.input_rate, RATE)
+        """Once frames are heard only the rate of the caller's audio matters."""
+        if setup.input_rate != state.setup.input_rate:
+            state.resampler = Resampler(setup.input_rate, RATE)
+        state.setup = setup
+
+    def opening(self, state: MoshiCaller) -> AudioChunk | None:
+        """The role between tags, as PersonaPlex was trained, and the voice by its name."""
+        if self._prompts is None:
+            return None
+        role, voice = state.setup.instructions.strip(), state.setup.voice
+        if role and not (role.startswith(_TAG) and role.endswith(_TAG)):
+            role = f"{_TAG} {role} {_TAG}"
+        tokens = tuple(self._prompts.encode(role)) if role else ()
+        voices = (voice,) if voice in self._prompts.voices else ()
+        if not tokens and not voices:
+            return None
+        return AudioChunk(tokens, 1, features=tuple(Feature("voice", 0, 0, {}, v) for v in voices))
 
     def hear(self, batch: Sequence[tuple[MoshiCaller, bytes]]) -> list[Heard]:
         return [self._hear(state, pcm) for state, pcm in batch]
 
     def _hear(self, state: MoshiCaller, pcm: bytes) -> Heard:
         """A whole frame if there is one; a commit's short rest waits for what follows it."""
-        if state.rate != RATE:
+        if state.setup.input_rate != RATE:
             pcm = to_pcm16(state.resampler.push(pcm))
         waiting = state.waiting + pcm
         if len(waiting) < FRAME_BYTES:

@@ -276,7 +276,10 @@ class LiveConnection:
         return {"seconds": self._now_ms // 1000}
 
     def _configure(self) -> Configure:
-        return Configure(self._settings.instructions, _TURNS, self._settings.rate, None, ())
+        chosen = self._settings
+        return Configure(
+            chosen.instructions, _TURNS, chosen.rate, None, (), voice=chosen.voice or ""
+        )
 
     def _answer_now(self) -> CreateResponse:
         messages = self._history.messages()

@@ -40,6 +40,7 @@ def test_these_ship() -> None:
         "gpu-qwen2.5",
         "minicpm-o",
         "moshi",
+        "personaplex",
         "qwen2-audio",
         "qwen2.5-omni",
         "qwen3-omni",

@@ -11,8 +11,11 @@ from engine.models.moshi import (
     FRAME_BYTES,
     MoshiCaller,
     MoshiModel,
+    MoshiPrompts,
     MoshiVoice,
+    read_encoder,
     read_spelling,
+    tiny_encoder,
     tiny_spelling,
 )
 
@@ -130,6 +133,54 @@ class TestSpec:
         assert tiny_spelling()[:5] == (b"", b"", b"", b"", b" w4")
 
 
+class TestPrompts:
+    def opening(self, **setup: str) -> tuple[tuple[int, ...], list[str | None]] | None:
+        """The role's tokens and the voice of a call that begins with this setup."""
+        model = MoshiModel(
+            "m", SPELLING, prompts=MoshiPrompts(lambda text: list(map(ord, text)), ("anna",))
+        )
+        chunk = model.opening(model.open(SessionSetup(**setup)))  # type: ignore[arg-type]
+        if chunk is None:
+            return None
+        assert chunk.pcm == b""
+        return chunk.token_ids, [feature.key for feature in chunk.features]
+
+    def test_a_role_stands_between_tags(self) -> None:
+        """As PersonaPlex was trained; tags that are there are not put twice."""
+        tagged = tuple(map(ord, "<system> Be kind. <system>"))
+        assert self.opening(instructions=" Be kind.\n") == (tagged, [])
+        assert self.opening(instructions="<system> Be kind. <system>") == (tagged, [])
+
+    def test_a_voice_is_named(self) -> None:
+        """With or without a role; one that is not there is none."""
+        assert self.opening(voice="anna") == ((), ["anna"])
+        assert self.opening(voice="alloy") is None
+
+    def test_settings_are_taken_as_they_are_now(self) -> None:
+        """A session is configured between its opening and its first frame."""
+        model = MoshiModel("m", SPELLING, prompts=MoshiPrompts(tiny_encoder))
+        caller = model.open(SessionSetup(instructions="Be kind."))
+        first = model.opening(caller)
+        model.configure(caller, SessionSetup(instructions="Be brief."))
+        assert first is not None
+        assert model.opening(caller) != first
+
+    def test_a_model_without_prompts_has_none(self, model: MoshiModel) -> None:
+        """Moshi itself was not trained with them."""
+        assert not model.spec.prompted
+        assert (
+            model.opening(model.open(SessionSetup(instructions="Be kind.", voice="anna"))) is None
+        )
+
+    def test_the_tiny_model_has_tokens_for_any_word(self) -> None:
+        """Always the same ones, and none that is no word."""
+        tokens = tiny_encoder("be kind, be kind")
+        assert tokens[:2] != tokens[1:3]
+        assert tokens[0] == tokens[2]
+        assert min(tokens) >= 4
+        assert max(tokens) < 100
+
+
 def test_a_tokenizer_is_read_as_it_was_written(tmp_path: Path) -> None:
     """A SentencePiece model with byte fallback spells any text, through `decode`, byte for byte."""
     import sentencepiece
@@ -152,6 +203,7 @@ def test_a_tokenizer_is_read_as_it_was_written(tmp_path: Path) -> None:
     tokens = pieces.encode("hello Ünë 木")
     text = "".join(model.decode(caller, (token,), LOUD).text for token in tokens)
     assert text == "hello Ünë 木"
+    assert list(read_encoder(path)("hello Ünë 木")) == tokens
 
 
 def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Path) -> None:

@@ -184,9 +184,9 @@ def test_a_prompt_is_taken_a_stretch_at_a_time(voices: Path) -> None:
 
 
 def test_neighbours_have_every_tick_and_hear_nothing_of_it(voices: Path, solo: Heard) -> None:
-    """Three prompted calls join one after the other beside two that go on: each is as alone, each frame is answered.
+    """Two prompted calls join one after the other beside one that goes on: each is as alone, each frame is answered.
 
-    The neighbours' rings have been full for long when the first joins.
+    The neighbour's ring has been full for long when the first joins.
     """
     backend = prompted(4, voices)
     crowd, plain = noise(5, 3 * FRAMES), Heard()

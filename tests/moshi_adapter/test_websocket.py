@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import wave
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +70,51 @@ async def test_calls_share_the_engine_and_leave_it_empty(server: Running) -> Non
         for events in calls
     }
     assert len(transcripts) == 4
+
+
+async def first_words(server: Running, **session: Any) -> str:
+    """What the model says in the first 20 frames of a call with these settings."""
+    client, words = AsyncOpenAI(api_key="none", base_url=f"{server.http}/v1"), ""
+    async with client.realtime.connect(model="moshi-tiny-random") as call:
+        if session:
+            update: Any = {"type": "realtime", **session}
+            await call.session.update(session=update)
+        for pcm in noise(1, 20):
+            await call.input_audio_buffer.append(audio=base64.b64encode(pcm).decode())
+        frames = 0
+        async for event in call:
+            assert event.type != "error", event
+            if event.type == "session.updated":
+                assert event.session.audio.output.voice == "anna"
+            if event.type == "response.output_audio_transcript.delta":
+                words += event.delta
+            frames += event.type == "response.output_audio.delta"
+            if frames == 19:
+                return words
+    raise AssertionError("the call ended")
+
+
+async def test_a_session_s_role_and_voice_reach_the_model(tmp_path: Path) -> None:
+    """Instructions and voice that a stock client sends change what is said, the same every time."""
+    with wave.open(str(tmp_path / "anna.wav"), "wb") as file:
+        file.setparams((1, 2, 24_000, 0, "NONE", ""))
+        file.writeframes(b"".join(noise(9, 4)))
+    prompted = {
+        **MOSHI,
+        "engine.moshi.prompted": True,
+        "engine.moshi.voices": str(tmp_path),
+        "engine.moshi.context_frames": 64,
+        "engine.moshi.temperature": 0.0,
+        "engine.moshi.text_temperature": 0.0,
+        "model.voice": "anna",
+    }
+    async with asyncio.timeout(60), run_server(prompted) as server:
+        default = await first_words(server)
+        teacher = await first_words(server, instructions="You are a teacher.")
+        again, sailor = await asyncio.gather(
+            first_words(server, instructions="You are a teacher."),
+            first_words(server, instructions="You are a sailor."),
+        )
+        await server.settled()
+    assert teacher == again
+    assert len({default, teacher, sailor}) == 3

@@ -28,11 +28,11 @@ SLOT = 24_000 * 2 // 5  # bytes of 200 ms
 class Live:
     """A session and both its neighbours."""
 
-    def __init__(self, *, start: bool = True, **session: Any) -> None:
+    def __init__(self, *, start: bool = True, decides_turns: bool = False, **session: Any) -> None:
         self.machine = LiveConnection(
             session_id="sess_1",
             model="tiny",
-            defaults=SessionDefaults(instructions="Be kind."),
+            defaults=SessionDefaults(instructions="Be kind.", decides_turns=decides_turns),
             ids=IdFactory("test"),
             expires_at=1_800_000_000,
         )
@@ -282,6 +282,19 @@ def test_a_frame_locked_model_is_played_as_it_speaks() -> None:
     words, audio = live.beat()
     assert words["delta"] == "Hm."
     assert any(base64.b64decode(audio["delta"]))
+
+
+def test_a_frame_locked_model_is_neither_asked_nor_cut_short() -> None:
+    """It hears the caller itself: a turn is remembered and told in words, and what it says goes on."""
+    live = Live(decides_turns=True)
+    live.machine.spoke(b"\x01\x01" * SLOT, "good morning")  # two slots
+    assert live.machine.speech_started(0) == []
+    assert any(base64.b64decode(live.beat()[-1]["delta"]))
+    (commit,) = live.machine.speech_stopped(900)
+    assert isinstance(commit, CommitAudio)
+    live.machine.transcribed(commit.item_id, "hello", 0.9)
+    assert live.events()[-1]["delta"] == "hello"
+    assert any(base64.b64decode(live.beat()[-1]["delta"]))
 
 
 def test_pieces_of_any_size_are_played_without_a_gap() -> None:
