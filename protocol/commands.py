@@ -37,6 +37,7 @@ class Configure(msgspec.Struct, frozen=True):
     tools: tuple[dict[str, Any], ...]
     truncation: TruncationSettings = TruncationSettings()
     voice: str = ""  # for models whose voice is part of how a call begins
+    noise_reduction: Literal["near_field", "far_field"] | None = None
     logprobs: bool = False  # say how sure the transcriber is of each token
 
 

@@ -88,7 +88,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     input_format: AudioFormat = AudioFormat.PCM
     output_format: AudioFormat = AudioFormat.PCM
     transcription: Transcription | None = None
-    noise_reduction: str | None = None
+    noise_reduction: Literal["near_field", "far_field"] | None = None
     speed: float = 1.0
 
 

@@ -52,7 +52,7 @@ class TurnDetectionPatch(msgspec.Struct):
 
 
 class NoiseReduction(msgspec.Struct):
-    """Accepted and echoed; nothing is filtered."""
+    """What kind of microphone the caller has."""
 
     type: Literal["near_field", "far_field"]
 

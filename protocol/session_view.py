@@ -62,6 +62,7 @@ def engine_view(config: SessionConfig) -> Configure:
         language=None if config.transcription is None else config.transcription.language,
         tools=plain_tools(config.tools),
         truncation=_truncation_settings(config.truncation),
+        noise_reduction=config.noise_reduction,
         logprobs=_wants_logprobs(config),
         voice=config.voice,
     )

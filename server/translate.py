@@ -27,6 +27,7 @@ def setup_of(command: Configure) -> SessionSetup:
         tools=command.tools,
         voice=command.voice,
         policy=policy_of(command.truncation),
+        noise_reduction=command.noise_reduction,
         scores_words=command.logprobs,
     )
 

@@ -16,6 +16,7 @@ import msgspec
 
 from engine.kv_policy import KvPolicy
 from engine.models.tools import CallMark, Then, Tool, ToolChoice
+from engine.speech.denoise import NoiseKind
 from engine.speech.ports import Transcript
 from engine.work import Feature, Sampling
 
@@ -96,6 +97,7 @@ class SessionSetup:
     tools: tuple[dict[str, Any], ...] = ()
     voice: str = ""
     policy: KvPolicy | None = None  # None: the deployment's
+    noise_reduction: NoiseKind | None = None  # before voice activity and transcription
     scores_words: bool = False  # the client wants to know how sure the transcriber is of each token
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.models.base import SessionSetup, Signal, SpeechStopped, Utterance
+from engine.speech.denoise import noise_reducer
 from engine.speech.ports import FRAME_SAMPLES, SPEECH_RATE, Samples
 from engine.speech.resample import Resampler
 from engine.speech.turn_detector import Phase, TurnDetector
@@ -32,6 +33,7 @@ class CallerTurns:
         self.lost_turns = 0  # dropped from `finished` at its bound, ever
         self._lock = threading.Lock()
         self._resampler = Resampler(setup.input_rate, SPEECH_RATE)
+        self._reducer = noise_reducer(setup.noise_reduction)  # None: what comes is what is heard
         self._detector = TurnDetector(setup.turn_detection, (CAPACITY_S - 10) * 1000)
         self._buffer = UtteranceBuffer(CAPACITY_S * SPEECH_RATE)
         self._rest = np.zeros(0, np.float32)  # heard, but short of a frame
@@ -47,6 +49,8 @@ class CallerTurns:
         with self._lock:
             if setup.input_rate != self.setup.input_rate:
                 self._resampler = Resampler(setup.input_rate, SPEECH_RATE)
+            if setup.noise_reduction != self.setup.noise_reduction:
+                self._reducer = noise_reducer(setup.noise_reduction)
             self.setup = setup
             self._detector.configure(setup.turn_detection)
 
@@ -55,6 +59,8 @@ class CallerTurns:
     def frames(self, pcm: bytes) -> Samples:
         """float32[n, 512]: the voice activity frames that `pcm` completes; hand them to `judge`."""
         fresh = self._resampler.push(pcm)
+        if self._reducer is not None:
+            fresh = self._reducer.push(fresh)
         with self._lock:
             self._heard_end += len(fresh)
             stretch = np.concatenate([self._rest, fresh])
