@@ -16,21 +16,17 @@ from engine.context import ContextLimits
 from engine.ear import Ear
 from engine.executor import Executor
 from engine.faults import Fault, Faults
-from engine.frame_session import FrameSession
 from engine.grid import next_beat
-from engine.hearing_session import HearingSession
 from engine.kv_policy import KvPolicy
 from engine.lag import Lag, lag_of
 from engine.listener import SessionListener
 from engine.models.base import InteractionModel, SessionSetup
 from engine.observer import Observer
 from engine.pool import Pools
-from engine.prompted_frame_session import PromptedFrameSession
 from engine.session import Call, Session
+from engine.session_kinds import session_of
 from engine.settings import EngineSettings, Parts
 from engine.stepping import Stepper
-from engine.turn_session import TurnSession
-from engine.voiced_frame_session import VoicedFrameSession
 from engine.wall import WallForecast
 from engine.work import KvSnapshot
 
@@ -50,14 +46,6 @@ class EngineSnapshot:
 def default_pools(model: InteractionModel, settings: EngineSettings) -> Pools:
     """Threads; but none for hearing that is too small to be worth a thread switch."""
     return Pools.threads(settings.pool_threads, inline_ear=model.spec.hears_inline)
-
-
-def _kind_of(model: InteractionModel) -> type[FrameSession] | type[TurnSession]:
-    if model.spec.decides_turns:
-        if model.spec.prompted:
-            return PromptedFrameSession
-        return VoicedFrameSession if model.spec.writes else FrameSession
-    return HearingSession if model.spec.hears_audio else TurnSession
 
 
 class Engine:
@@ -222,7 +210,7 @@ class Engine:
         call = Call(
             session_id, setup, listener, self._parts, self._ear, self._spawn, self._side_ear
         )
-        session = _kind_of(self.model)(call)
+        session = session_of(self.model.spec)(call)
         self._sessions[session_id] = session
         return session
 
@@ -292,7 +280,9 @@ class Engine:
                     session.fail(
                         "engine_stalled", "The engine stopped answering; please reconnect."
                     )
-        if stuck_s > self._settings.hang_limit_s:
+        beside = self._side_ear.hearing_since if self._side_ear is not None else None
+        # What listens beside a model may be slow and no call is late, but not for ever: turns would never end.
+        if max(stuck_s, now - (beside or now)) > self._settings.hang_limit_s:
             self._given_up.set()
 
     def lag(self) -> Lag:

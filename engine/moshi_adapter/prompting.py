@@ -35,7 +35,6 @@ class _Underway:
     append: Append
     seat: Seat
     prompt: Prompt
-    done: int = 0
 
 
 class Prompting:
@@ -94,12 +93,12 @@ class Prompting:
         if not self._underway:
             return None
         session_id, job = next(iter(self._underway.items()))
-        job.done = self._lockstep.prefill(job.seat.row, job.prompt, job.done)
-        if job.done < job.prompt.frames:
+        seat = job.seat
+        seat.prompt_frames = self._lockstep.prefill(seat.row, job.prompt, seat.prompt_frames)
+        if seat.prompt_frames < job.prompt.frames:
             return None
         del self._underway[session_id]
-        job.seat.prompt_frames = job.done
-        return job.append, job.seat
+        return job.append, seat
 
     def _read(self, path: Path) -> VoicePrompt:
         if path.suffix == ".pt":

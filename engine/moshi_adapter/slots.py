@@ -17,7 +17,7 @@ class Seat:
 
     row: int
     frames: int = 0  # heard so far
-    prompt_frames: int = 0  # of its prompt, before the first it heard
+    prompt_frames: int = 0  # of its prompt so far, before the first it heard
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from support.sim_engine import RATE, Caller, duplex, running, silence, stream, tone, until_quiet
 
+from engine.backend import EngineDead
 from engine.bystander import NO_TRANSCRIBER, Bystander
 from engine.engine import Engine
 from engine.frame_session import FrameSession
@@ -14,6 +15,7 @@ from engine.models.caller_turns import CallerTurns
 from engine.models.turn_hearing import TurnHearing
 from engine.overhearing import BACKLOG_S
 from engine.session import Session
+from engine.settings import EngineSettings
 from engine.speech.ports import Samples
 from engine.speech.sim import DurationTranscriber, EnergyVad
 from engine.virtual_time import run_virtual
@@ -274,3 +276,27 @@ def test_a_closed_call_tells_nothing() -> None:
         assert told(client) == []
 
     run_virtual(main(), 60)
+
+
+def test_a_detector_that_hangs_makes_no_tick_late_and_is_noticed_in_the_end() -> None:
+    """The model goes on; past the hang limit the engine is given up, because no turn would ever end again."""
+
+    async def never(*args: object) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        settings = EngineSettings(hang_limit_s=20)
+        async with running(duplex(), bystander=bystander(), settings=settings) as plant:
+            engine, recorder, _ = plant
+            side_ear = engine._side_ear
+            assert side_ear is not None
+            side_ear._pool.run = never  # type: ignore[method-assign,assignment]
+            client, session = opened(engine)
+            await stream(session, silence(8))
+            assert not engine.stalled
+            assert recorder.outcomes("frame").keys() == {"on_time"}
+            assert "failed" not in client.kinds()
+            await client.until("failed")
+
+    with pytest.raises(EngineDead, match="nothing has moved for 20 s"):
+        run_virtual(main(), 60)

@@ -1,6 +1,7 @@
 """Calls that begin with a role and a voice: as PersonaPlex lays them out, and nobody else notices."""
 
 import wave
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -174,10 +175,16 @@ def test_a_prompt_is_taken_a_stretch_at_a_time(voices: Path) -> None:
     assert begin(backend, prompt("a")) == -(-total // STRETCH)
     backend.step(TickBatch(closes=("a",)))
     chunks: list[TokenChunk] = []
-    steps, batch = 0, TickBatch((prompt("b"), prompt("c")))
+    steps, batch, resident = 0, TickBatch((prompt("b"), prompt("c"))), [0]
     while len(chunks) < 2:
-        chunks += backend.step(batch).chunks
+        result = backend.step(batch)
+        chunks += result.chunks
+        resident.append(result.kv.resident_tokens)
         steps, batch = steps + 1, TickBatch()
+    # Each step moves something: a long prompt does not look like an engine that hangs.
+    grown = [after - before for before, after in pairwise(resident)]
+    assert min(grown) > 0
+    assert max(grown) == STRETCH
     assert [chunk.session_id for chunk in chunks] == ["b", "c"]
     assert steps == 2 * -(-total // STRETCH)
     assert not backend.busy

@@ -16,7 +16,11 @@ from protocol.commands import CancelResponse, CommitAudio, CreateResponse
 class Story:
     """What a client knows from the events alone, checked as they come."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, turns_come_last: bool = True) -> None:
+        self._turns_come_last = turns_come_last  # the caller's; False: where they began
+        self._committed: tuple[str, str | None] | None = (
+            None  # id and previous id, to be added next
+        )
         self.order: list[str] = []  # item ids, placed by previous_item_id
         self.unfinished: set[str] = set()  # items added and not done
         self.open_responses: set[str] = set()
@@ -29,7 +33,10 @@ class Story:
         if kind.startswith("response."):
             self._read_response(kind, event)
         elif kind == "conversation.item.added":
-            self._place(event["item"]["id"], event["previous_item_id"])
+            placed = event["item"]["id"], event["previous_item_id"]
+            assert self._committed in (None, placed)
+            self._committed = None
+            self._place(*placed)
             self.unfinished.add(event["item"]["id"])
         elif kind == "conversation.item.done":
             item_id = event["item"]["id"]
@@ -41,7 +48,9 @@ class Story:
                 self.order.remove(event["item_id"])
                 self.unfinished.discard(event["item_id"])
         elif kind == "input_audio_buffer.committed":
-            assert event["previous_item_id"] == (self.order[-1] if self.order else None)
+            self._committed = event["item_id"], event["previous_item_id"]
+            if self._turns_come_last:
+                assert event["previous_item_id"] == (self.order[-1] if self.order else None)
 
     def _read_response(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "response.created":
@@ -283,6 +292,15 @@ class ConnectionMachine(RuleBasedStateMachine):
         return ids[-1 - index % len(ids)] if known and ids else "abcd"[index % 4]
 
 
+class DuplexConnectionMachine(ConnectionMachine):
+    """The same around a model that takes turns by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peer = Peer(max_deferred=3, max_out_of_band=2, decides_turns=True)
+        self.story = Story(turns_come_last=False)
+
+
 class LongConnectionMachine(ConnectionMachine):
     """The same, for 100,000 events and more: what is rare enough to need them."""
 
@@ -294,6 +312,8 @@ TestConnectionMachine.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+TestDuplexConnectionMachine = DuplexConnectionMachine.TestCase
+TestDuplexConnectionMachine.settings = TestConnectionMachine.settings
 TestManyEvents = pytest.mark.slow(LongConnectionMachine.TestCase)
 TestManyEvents.settings = settings(
     max_examples=1500,  # 74 events each on average
