@@ -3,6 +3,7 @@
 Bounded by its owner: the engine stops decoding when playback is some seconds behind.
 """
 
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,6 +23,28 @@ class Said:
 
 
 @dataclass(slots=True)
+class _Clause:
+    """Words whose audio begins at `start`, in bytes, and ends where the next clause's does, or what was pushed."""
+
+    start: int
+    whose: Said
+    words: deque[str]  # not said yet; blanks belong to the word behind them
+    size: int  # characters
+    said: int = 0  # of them
+
+    def begun(self, end: int) -> int:
+        """Where the audio of its next word begins, taking it to be spoken evenly."""
+        return self.start + (end - self.start) * self.said // self.size
+
+    def say(self) -> str:
+        """The next word."""
+        word = self.words.popleft()
+        self.said += len(word)
+        self.whose.text += word
+        return word
+
+
+@dataclass(slots=True)
 class Playout:
     """Audio and the words that go with it; positions count bytes of pcm16 ever pushed."""
 
@@ -30,12 +53,13 @@ class Playout:
     _begun: int = 0  # bytes of the first piece that are played
     _pushed: int = 0
     _played: int = 0
-    # (position of the audio that speaks them, whose, words)
-    _words: deque[tuple[int, Said, str]] = field(default_factory=deque)
+    _clauses: deque[_Clause] = field(default_factory=deque)
 
     def push_words(self, whose: Said, words: str) -> None:
         """Words, just ahead of the audio that speaks them."""
-        self._words.append((self._pushed, whose, words))
+        if words:
+            pieces = deque(re.findall(r"\s*\S+\s*\Z|\s*\S+|\s+", words))
+            self._clauses.append(_Clause(self._pushed, whose, pieces, len(words)))
 
     def push_audio(self, pcm: bytes) -> None:
         """pcm16 at `rate`."""
@@ -46,7 +70,7 @@ class Playout:
     def clear(self) -> None:
         """Interrupted: nothing of it will be heard."""
         self._pieces.clear()
-        self._words.clear()
+        self._clauses.clear()
         self._begun = 0
         self._played = self._pushed
 
@@ -66,11 +90,15 @@ class Playout:
 
     def _say(self) -> str:
         said = []
-        while self._words:
-            position, whose, words = self._words[0]
-            if position > self._played or (position == self._played and self._pieces):
+        while self._clauses:
+            clause = self._clauses[0]
+            end = self._clauses[1].start if len(self._clauses) > 1 else self._pushed
+            while clause.words and self._has_begun(clause.begun(end)):
+                said.append(clause.say())
+            if clause.words:
                 break
-            self._words.popleft()
-            whose.text += words
-            said.append(words)
+            self._clauses.popleft()
         return "".join(said)
+
+    def _has_begun(self, position: int) -> bool:
+        return position < self._played or (position == self._played and not self._pieces)

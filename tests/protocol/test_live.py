@@ -310,3 +310,39 @@ def test_pieces_of_any_size_are_played_without_a_gap() -> None:
     assert b"".join(pcm for pcm, _ in taken) == sound.ljust(1600, b"\0")
     assert [words for _, words in taken] == ["a", "b", "", ""]
     assert said.text == "ab"
+
+
+def test_words_are_said_one_by_one_while_they_sound() -> None:
+    """A clause is taken to be spoken evenly: each word comes in the 200 ms in which it begins, and nothing is lost."""
+    playout, said = Playout(1000), Said("assistant", "i")
+    playout.push_words(said, "One two three four.")
+    playout.push_audio(bytes([1]) * 1600)  # four slots
+    playout.push_words(said, " Five, six. ")
+    playout.push_audio(bytes([2]) * 800)
+    taken = [playout.take()[1] for _ in range(6)]
+    assert taken == ["One two", " three", " four.", "", " Five,", " six. "]
+    assert said.text == "One two three four. Five, six. "
+
+
+def test_what_was_cut_off_was_not_said() -> None:
+    """Words whose turn had not come when the caller spoke are not remembered, in the middle of a clause either."""
+    playout, said = Playout(1000), Said("assistant", "i")
+    playout.push_words(said, "One two three four.")
+    playout.push_audio(bytes([1]) * 1600)
+    playout.take()
+    playout.clear()
+    assert playout.take() == (bytes(400), "")
+    assert said.text == "One two"
+
+
+def test_audio_that_comes_late_does_not_hold_words_back_for_ever() -> None:
+    """What has been played out has been said; more audio of the same clause goes on with what is left, or alone."""
+    playout, said = Playout(1000), Said("assistant", "i")
+    playout.push_words(said, "One two.")
+    assert [playout.take()[1]] == ["One two."]  # text alone: at once
+    playout.push_words(said, " Three four.")
+    playout.push_audio(bytes([1]) * 400)
+    assert playout.take()[1] == " Three four."
+    playout.push_audio(bytes([1]) * 400)
+    assert playout.take()[1] == ""
+    assert said.text == "One two. Three four."

@@ -82,7 +82,7 @@ async def test_a_spoken_turn(name: str, rate: int) -> None:
             )
             events += await until(live, "session.output_transcript.delta")
             for _ in range(4):
-                events.append(await recv(live))
+                events += await until(live, "session.output_audio.delta")
             await live.send({"type": "session.close"})
             events += await until(live, "session.closed")
         await server.settled()
