@@ -110,6 +110,7 @@ class Engine:
             self._observer,
             self._settings,
             limits,
+            asyncio.Semaphore(self._settings.out_of_band),
             self._bystander,
         )
         self.alive = True

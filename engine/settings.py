@@ -1,5 +1,6 @@
 """What the engine is told once, and the parts that its sessions share."""
 
+import asyncio
 from dataclasses import dataclass, replace
 
 from engine.bystander import Bystander
@@ -21,6 +22,9 @@ class EngineSettings:
         1.5  # from a decided turn to its first output; ticks after that are missed
     )
     max_response_tokens: int = 256
+    out_of_band: int = (
+        2  # answers beside their conversations at a time; each holds as much KV as a call may
+    )
     prefill_budget: int = 512  # new tokens per step, see planner
     pool_threads: int = 2  # transcription and voice
     stall_limit_s: float = (
@@ -43,6 +47,7 @@ class Parts:
     observer: Observer
     settings: EngineSettings
     limits: ContextLimits  # of the deployment
+    beside: asyncio.Semaphore  # what an answer outside its conversation takes of the KV pool
     bystander: Bystander | None = None  # listens beside a frame-locked model
 
     def limits_of(self, setup: SessionSetup) -> ContextLimits:

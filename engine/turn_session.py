@@ -23,6 +23,7 @@ class TurnSession(TurnListening, Session):
         super().__init__(call)
         self._lane = self._new_lane(call.session_id)
         self._answers: dict[str, tuple[Answer, Lane, asyncio.Task[None]]] = {}
+        self._queued: dict[str, asyncio.Task[None]] = {}  # out of band, waiting for memory
         self._transcripts: OrderedDict[str, asyncio.Future[str]] = OrderedDict()
         self._speech_stopped_at: float | None = None  # consumed by the answer to it
 
@@ -70,19 +71,30 @@ class TurnSession(TurnListening, Session):
     # -- answers -------------------------------------------------------------
 
     def respond(self, request: ResponseRequest) -> None:
-        if len(self._answers) >= MAX_PARALLEL_ANSWERS:
-            self.listener.response_ended(
-                request.response_id, "failed", Usage(), "too many responses at once"
-            )
-            return
-        lane, state = self._lane, self.state
-        if request.out_of_band:
-            lane = self._new_lane(f"{self.id}/{request.response_id}")
-            state = self._parts.model.open(self.setup)
-        answer = Answer(self._parts, lane, state, request, self.listener)
-        answer.speech_stopped_at, self._speech_stopped_at = self._speech_stopped_at, None
-        task = self._spawn(self.id, self._answer(answer, lane))
-        self._answers[request.response_id] = answer, lane, task
+        if len(self._answers) + len(self._queued) >= MAX_PARALLEL_ANSWERS:
+            self._refuse(request, "too many responses at once")
+        elif not request.out_of_band:
+            answer = Answer(self._parts, self._lane, self.state, request, self.listener)
+            answer.speech_stopped_at, self._speech_stopped_at = self._speech_stopped_at, None
+            task = self._spawn(self.id, self._answer(answer, self._lane))
+            self._answers[request.response_id] = answer, self._lane, task
+        elif not self._parts.settings.out_of_band:
+            self._refuse(request, "this server gives no responses outside the conversation")
+        else:
+            self._queued[request.response_id] = self._spawn(self.id, self._beside(request))
+
+    def _refuse(self, request: ResponseRequest, reason: str) -> None:
+        self.listener.response_ended(request.response_id, "failed", Usage(), reason)
+
+    async def _beside(self, request: ResponseRequest) -> None:
+        """Answer outside the conversation, once there is memory for it: for so many of all calls' at a time."""
+        response_id, parts = request.response_id, self._parts
+        async with parts.beside:
+            task = self._queued.pop(response_id)
+            lane = self._new_lane(f"{self.id}/{response_id}")
+            answer = Answer(parts, lane, parts.model.open(self.setup), request, self.listener)
+            self._answers[response_id] = answer, lane, task
+            await self._answer(answer, lane)
 
     async def _answer(self, answer: Answer, lane: Lane) -> None:
         try:
@@ -93,12 +105,14 @@ class TurnSession(TurnListening, Session):
                 lane.close()
 
     def cancel(self, response_id: str) -> None:
+        if (waiting := self._queued.pop(response_id, None)) is not None:
+            waiting.cancel()
         entry = self._answers.pop(response_id, None)
         if entry is not None:
             answer, lane, task = entry
             answer.cancel()
             task.cancel()
-            # Cancelled before it began, the task never comes to do this itself.
+            # Its memory is free before whoever waits for it begins.
             if lane is not self._lane:
                 lane.close()
 
@@ -126,7 +140,7 @@ class TurnSession(TurnListening, Session):
         if self.closed:
             return
         super().close()
-        for response_id in list(self._answers):
+        for response_id in [*self._answers, *self._queued]:
             self.cancel(response_id)
         for words in self._transcripts.values():
             _give_up(words)

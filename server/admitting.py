@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import msgspec
+
 from admission.controller import Controller
 from admission.explain import bounds
 from admission.learned import Learned
@@ -23,7 +25,13 @@ from engine.models.registry import llm_location
 from engine.observer import NullObserver
 from engine.work import KvSnapshot
 from server import logs
-from server.assembly import build_engine, model_settings, places, plateau_blocks
+from server.assembly import (
+    build_engine,
+    model_settings,
+    places,
+    plateau_blocks,
+    session_blocks,
+)
 from server.calibrate import Bench, CalibrationFailed, Effort, TickShape, calibrate
 from server.config import Config, environment, set_thread_environment
 from server.gatekeeper import Ears, Gatekeeper, Memory
@@ -96,8 +104,9 @@ async def open_door(deployment: Deployment, ears: Ears) -> tuple[AdmissionPort, 
 
 def deployment_settings(deployment: Deployment, most: int) -> AdmissionSettings:
     """What the controller is told."""
-    config, kv = deployment.config, deployment.kv
-    plateau = plateau_blocks(config, deployment.engine.model, kv)
+    config, model, kv = deployment.config, deployment.engine.model, deployment.kv
+    plateau = plateau_blocks(config, model, kv)
+    kv = msgspec.structs.replace(kv, total_blocks=session_blocks(config, model, kv))
     return settings_of(config, deployment.spec, kv, most, plateau)
 
 

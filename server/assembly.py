@@ -27,7 +27,7 @@ from server.config import Config, ConfigError, Problem, environment
 
 _log = logging.getLogger(__name__)
 
-# vLLM counts a session's answer outside the conversation as a request of its own.
+# Of vLLM: contexts that are ending while new ones begin.
 _REQUESTS_PER_SESSION = 2
 
 
@@ -71,7 +71,10 @@ def turn_budget_s(config: Config, spec: ModelSpec) -> float:
 def _engine_settings(config: Config) -> EngineSettings:
     engine = config.engine
     return EngineSettings(
-        inbox_s=engine.inbox_s, lead_s=engine.lead_s, pool_threads=engine.pool_threads
+        inbox_s=engine.inbox_s,
+        lead_s=engine.lead_s,
+        pool_threads=engine.pool_threads,
+        out_of_band=engine.out_of_band,
     )
 
 
@@ -143,16 +146,25 @@ def places(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
         _log.warning("KV policy %s has no plateau: a long call can fill the pool", policy.name)
         return wanted
     plateau = plateau_blocks(config, model, kv)
-    fitting = kv.total_blocks // plateau
+    fitting = session_blocks(config, model, kv) // plateau
     if fitting < 1:
+        beside = config.engine.out_of_band
         problem = (
-            f"one session needs {plateau} KV blocks and the pool has {kv.total_blocks}: lower this, or "
-            "give the pool more memory (engine.vllm.kv_cache_gib)"
+            f"one session needs {plateau} KV blocks, as does each of {beside} answers beside a conversation "
+            f"(engine.out_of_band), and the pool has {kv.total_blocks}: lower either, or give the pool more memory "
+            "(engine.vllm.kv_cache_gib)"
         )
         raise ConfigError(Problem("engine.kv.window_tokens", problem))
     if fitting < wanted:
         _log.warning("the KV pool holds %d sessions; engine.max_sessions asks %d", fitting, wanted)
     return min(wanted, fitting)
+
+
+def session_blocks(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
+    """KV blocks for conversations: the pool less what answers outside them may take, all calls together."""
+    if model.spec.decides_turns:  # gives none
+        return kv.total_blocks
+    return max(0, kv.total_blocks - config.engine.out_of_band * plateau_blocks(config, model, kv))
 
 
 def plateau_blocks(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:
@@ -222,7 +234,7 @@ def _vllm_settings(config: Config, location: str) -> VllmSettings:
         dtype=vllm.dtype,
         block_size=vllm.block_size,
         max_model_len=vllm.max_model_len,
-        max_num_seqs=_REQUESTS_PER_SESSION * config.engine.max_sessions + 1,
+        max_num_seqs=_REQUESTS_PER_SESSION * config.engine.max_sessions + config.engine.out_of_band,
         max_num_batched_tokens=vllm.max_num_batched_tokens,
         kv_cache_gib=vllm.kv_cache_gib or 0.0,
         gpu_memory_utilization=vllm.gpu_memory_utilization or 0.9,

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from support.sim_engine import cascade
 
 from engine.work import KvSnapshot
-from server.assembly import places, plateau_blocks, session_defaults
-from server.config import default_config_path, load_config
+from server.assembly import places, plateau_blocks, session_blocks, session_defaults
+from server.config import ConfigError, default_config_path, load_config
 
 CONFIG = load_config(default_config_path("sim"))
 POOL = KvSnapshot(
@@ -40,3 +41,18 @@ def test_a_header_longer_than_what_is_reserved_for_it_is_told(
     assert (
         f"has {reserved + 1} tokens and engine.kv.header_tokens reserves {reserved}" in caplog.text
     )
+
+
+def test_answers_beside_conversations_are_reserved_for() -> None:
+    """Each takes the place of a call, in how many may be in and in what admission may promise."""
+    model = cascade()
+    plateau = plateau_blocks(CONFIG, model, POOL)
+    beside = CONFIG.engine.out_of_band
+    assert beside == 2
+    pool = msgspec.structs.replace(POOL, total_blocks=5 * plateau)
+    assert session_blocks(CONFIG, model, pool) == 3 * plateau
+    assert places(CONFIG, model, pool) == 3
+    with pytest.raises(ConfigError, match=r"engine\.out_of_band"):
+        places(CONFIG, model, msgspec.structs.replace(POOL, total_blocks=3 * plateau - 1))
+    model.spec = replace(model.spec, decides_turns=True)  # a frame-locked model gives none
+    assert session_blocks(CONFIG, model, pool) == 5 * plateau
