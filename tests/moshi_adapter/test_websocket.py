@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from moshi_adapter.streams import FRAME, noise
 from openai import AsyncOpenAI
+from support.embedded import embedded_files
 from support.server_process import Running, run_server
+
+from bench.audio import clip
 
 pytestmark = [pytest.mark.models, pytest.mark.socket, pytest.mark.slow]
 
@@ -118,3 +121,33 @@ async def test_a_session_s_role_and_voice_reach_the_model(tmp_path: Path) -> Non
         await server.settled()
     assert teacher == again
     assert len({default, teacher, sailor}) == 3
+
+
+async def test_a_person_is_understood_beside_the_model() -> None:
+    """Silero and Moonshine, as configs/moshi.toml has them: a recording's turn is told, with its words."""
+    files = embedded_files()
+    overrides = {
+        **MOSHI,
+        "engine.inbox_s": 60.0,  # everything is sent at once
+        "model.vad": str(files.root),
+        "model.stt": str(files.transcriber),
+    }
+    quiet, spoken = bytes(24_000), clip("goforward")
+    seen: list[Any] = []
+    async with asyncio.timeout(60), run_server(overrides) as server:
+        client = AsyncOpenAI(api_key="none", base_url=f"{server.http}/v1")
+        async with client.realtime.connect(model="moshi-tiny-random") as call:
+            transcription: Any = {"input": {"transcription": {"model": "whisper-1"}}}
+            await call.session.update(session={"type": "realtime", "audio": transcription})
+            for pcm in (quiet, spoken.pcm, quiet, quiet):
+                await call.input_audio_buffer.append(audio=base64.b64encode(pcm).decode())
+            async for event in call:
+                seen.append(event)
+                assert event.type != "error", event
+                if event.type == "conversation.item.input_audio_transcription.completed":
+                    break
+    kinds = [event.type for event in seen]
+    assert kinds.count("input_audio_buffer.speech_started") == 1
+    assert kinds.count("input_audio_buffer.speech_stopped") == 1
+    assert kinds.count("response.created") == 1  # the model's own, which goes on
+    assert "go forward" in seen[-1].transcript.lower()
