@@ -96,7 +96,8 @@ class Lockstep:
 
     def prefill(self, row: int, prompt: Prompt, done: int) -> int:
         """Bring `row`, which has had `done` frames of `prompt`, a bounded stretch further; how many it has had then."""
-        with self._computing():
+        # Every length of a stretch would be compiled anew, while everybody waits.
+        with self._computing(), no_compile():
             return self._prefill.advance(row, prompt, done, self._prompt_frames)
 
     def encode(self, sound: NDArray[np.int16]) -> Tensor:

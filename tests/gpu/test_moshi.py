@@ -3,7 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from moshi_adapter.streams import Heard, assert_same, noise, tick, tiny
+from moshi_adapter.streams import (
+    Heard,
+    append,
+    assert_same,
+    begin,
+    noise,
+    prompt,
+    prompted,
+    tick,
+    tiny,
+)
+
+from engine.work import TickBatch
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,6 +59,29 @@ def test_every_batch_size_runs() -> None:
         heard.take(chunks["me"])
     assert len(heard.sound) == 31
     assert np.abs(heard.samples).max() > 100
+
+
+def test_a_prompt_beside_others() -> None:
+    """It takes its stretches outside the captured graphs; the call is as alone, and its neighbour has every tick."""
+    stream, crowd = noise(1, 30), noise(2, 60)
+    backend = prompted(4, buckets=(), device="cuda")
+    alone, among = Heard(), Heard()
+    begin(backend, prompt("me", voice=None))
+    for pcm in stream:
+        alone.take(tick(backend, {"me": pcm})["me"])
+    tick(backend, {"a": crowd[0]}, closes=("me",))
+    order, rest, joined = [prompt("me", voice=None)], iter(stream), False
+    for pcm in crowd[1:]:
+        frames = {"a": pcm, **({"me": next(rest, b"")} if joined else {})}
+        live = [append(name, sound) for name, sound in frames.items() if sound]
+        result = backend.step(TickBatch((*live, *order)))
+        order = []
+        chunks = {chunk.session_id: chunk for chunk in result.chunks}
+        assert chunks["a"].pcm
+        if "me" in chunks and joined:
+            among.take(chunks["me"])
+        joined = joined or "me" in chunks
+    assert_same(among, alone)
 
 
 def test_another_card_than_the_first() -> None:

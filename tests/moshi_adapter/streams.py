@@ -1,15 +1,19 @@
 """Streams of sound through a Moshi backend, and what each must give: the same as alone."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.moshi_adapter.backend import MoshiBackend
 from engine.moshi_adapter.settings import TINY_RANDOM, MoshiSettings
-from engine.work import Append, TickBatch, TokenChunk
+from engine.work import Append, Feature, TickBatch, TokenChunk
 
 FRAME = 1920  # samples in 80 ms at 24 kHz
+RING = 48  # frames that a prompted model looks back on
+PROMPT_STRETCH = 5  # positions of a prompt that a step takes
+ROLE = (7, 42, 9, 11, 23)
 
 
 def tiny(slots: int, buckets: tuple[int, ...] = (1, 2, 4, 8), device: str = "cpu") -> MoshiBackend:
@@ -22,6 +26,31 @@ def tiny(slots: int, buckets: tuple[int, ...] = (1, 2, 4, 8), device: str = "cpu
             device=device,
             temperature=0.0,
             text_temperature=0.0,
+        )
+    )
+
+
+def prompted(
+    slots: int,
+    voices: Path | str = "",
+    *,
+    ring: int = RING,
+    buckets: tuple[int, ...] = (1, 2, 4),
+    device: str = "cpu",
+) -> MoshiBackend:
+    """The same, for calls that may begin with a prompt."""
+    return MoshiBackend(
+        MoshiSettings(
+            TINY_RANDOM,
+            slots=slots,
+            buckets=buckets,
+            device=device,
+            context_frames=ring,
+            temperature=0.0,
+            text_temperature=0.0,
+            prompted=True,
+            voices=str(voices),
+            prompt_frames=PROMPT_STRETCH,
         )
     )
 
@@ -79,3 +108,20 @@ def assert_same(one: Heard, other: Heard) -> None:
     assert one.words == other.words
     assert len(one.samples) == len(other.samples)
     assert np.abs(one.samples - other.samples).max() <= 1
+
+
+def prompt(session_id: str, role: tuple[int, ...] = ROLE, voice: str | None = "anna") -> Append:
+    features = () if voice is None else (Feature("voice", 0, 0, {}, voice),)
+    return Append(session_id, 0, role, 1, 0.0, features=features)
+
+
+def begin(backend: MoshiBackend, order: Append) -> int:
+    """Bring a session through its prompt; how many steps that took."""
+    batch, steps = TickBatch((order,)), 0
+    while True:
+        result, steps = backend.step(batch), steps + 1
+        for chunk in result.chunks:
+            assert (chunk.session_id, chunk.error) == (order.session_id, None)
+            return steps
+        assert backend.busy
+        batch = TickBatch()

@@ -9,7 +9,20 @@ import pytest
 import torch
 from moshi.models import LMGen
 from moshi.utils.compile import no_compile
-from moshi_adapter.streams import FRAME, Heard, append, assert_same, noise, tick
+from moshi_adapter.streams import (
+    FRAME,
+    PROMPT_STRETCH,
+    RING,
+    ROLE,
+    Heard,
+    append,
+    assert_same,
+    begin,
+    noise,
+    prompt,
+    prompted,
+    tick,
+)
 from moshi_adapter.streams import alone as plain_alone
 
 from engine.backend import EngineUnavailable
@@ -17,13 +30,10 @@ from engine.moshi_adapter.backend import MoshiBackend
 from engine.moshi_adapter.prompts import FREE, PAUSE_FRAMES, Prompt, VoicePrompt
 from engine.moshi_adapter.settings import TINY_RANDOM, MoshiSettings
 from engine.moshi_adapter.weights import load_models
-from engine.work import Append, Feature, TickBatch, TokenChunk
+from engine.work import Append, TickBatch, TokenChunk
 
 pytestmark = [pytest.mark.models, pytest.mark.slow]
-RING = 48
-STRETCH = 5  # positions of a prompt that a step takes
 FRAMES = 60
-ROLE = (7, 42, 9, 11, 23)
 VOICE_FRAMES = 7
 
 
@@ -59,40 +69,6 @@ def save_voice(backend: MoshiBackend, name: str, path: Path) -> None:
         for k, emb in enumerate(lm.emb):
             summed = summed + emb(inputs[:, k + 1])
     torch.save({"embeddings": summed[0, :, None, None], "cache": cache}, path)
-
-
-def prompted(slots: int, voices: Path | str = "", ring: int = RING) -> MoshiBackend:
-    return MoshiBackend(
-        MoshiSettings(
-            TINY_RANDOM,
-            slots=slots,
-            buckets=(1, 2, 4),
-            device="cpu",
-            context_frames=ring,
-            temperature=0.0,
-            text_temperature=0.0,
-            prompted=True,
-            voices=str(voices),
-            prompt_frames=STRETCH,
-        )
-    )
-
-
-def prompt(session_id: str, role: tuple[int, ...] = ROLE, voice: str | None = "anna") -> Append:
-    features = () if voice is None else (Feature("voice", 0, 0, {}, voice),)
-    return Append(session_id, 0, role, 1, 0.0, features=features)
-
-
-def begin(backend: MoshiBackend, order: Append) -> int:
-    """Bring a session through its prompt; how many steps that took."""
-    batch, steps = TickBatch((order,)), 0
-    while True:
-        result, steps = backend.step(batch), steps + 1
-        for chunk in result.chunks:
-            assert (chunk.session_id, chunk.error) == (order.session_id, None)
-            return steps
-        assert backend.busy
-        batch = TickBatch()
 
 
 def alone(voices: Path, order: Append, frames: list[bytes]) -> Heard:
@@ -172,7 +148,7 @@ def test_a_prompt_is_taken_a_stretch_at_a_time(voices: Path) -> None:
     """No step takes more than `prompt_frames` of one prompt, however many wait; the oldest goes first."""
     backend = prompted(2, voices)
     total = VOICE_FRAMES + PAUSE_FRAMES + len(ROLE) + PAUSE_FRAMES
-    assert begin(backend, prompt("a")) == -(-total // STRETCH)
+    assert begin(backend, prompt("a")) == -(-total // PROMPT_STRETCH)
     backend.step(TickBatch(closes=("a",)))
     chunks: list[TokenChunk] = []
     steps, batch, resident = 0, TickBatch((prompt("b"), prompt("c"))), [0]
@@ -184,9 +160,9 @@ def test_a_prompt_is_taken_a_stretch_at_a_time(voices: Path) -> None:
     # Each step moves something: a long prompt does not look like an engine that hangs.
     grown = [after - before for before, after in pairwise(resident)]
     assert min(grown) > 0
-    assert max(grown) == STRETCH
+    assert max(grown) == PROMPT_STRETCH
     assert [chunk.session_id for chunk in chunks] == ["b", "c"]
-    assert steps == 2 * -(-total // STRETCH)
+    assert steps == 2 * -(-total // PROMPT_STRETCH)
     assert not backend.busy
 
 
