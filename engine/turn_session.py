@@ -13,7 +13,7 @@ from engine.session import Call, Session
 from engine.turn_listening import TurnListening, TurnModel
 
 KEPT_TRANSCRIPTS = 64  # an answer waits for at most the newest few; older words are in its messages
-MAX_PARALLEL_ANSWERS = 8  # one in the conversation, the others out of band
+MAX_PARALLEL_ANSWERS = 9  # one in the conversation, the others out of band
 
 
 class TurnSession(TurnListening, Session):

@@ -147,7 +147,7 @@ def chosen_format(
     """The audio format asked for; the API has one pcm rate and writes no rate for the others."""
     if patch is None:
         return AudioFormat.PCM
-    chosen = current if patch.type is UNSET else AudioFormat(patch.type)
+    chosen = AudioFormat(patch.type) if patch.type else current
     if chosen is AudioFormat.PCM and patch.rate not in (UNSET, None, PCM_RATE):
         return invalid_value(
             f"Invalid value: {patch.rate}. The rate of audio/pcm is {PCM_RATE}.", f"{param}.rate"
@@ -183,7 +183,8 @@ def _input_changes(config: SessionConfig, patch: InputPatch, defaults: SessionDe
         )
     if patch.noise_reduction is not UNSET:
         wanted = patch.noise_reduction
-        changes["noise_reduction"] = None if wanted is None else wanted.type
+        kept = config.noise_reduction or "near_field"
+        changes["noise_reduction"] = None if wanted is None else wanted.type or kept
     if patch.turn_detection is not UNSET:
         changes["turn_detection"] = _turn_detection(
             config.turn_detection, patch.turn_detection, defaults

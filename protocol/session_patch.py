@@ -17,10 +17,21 @@ LOGPROBS: Include = "item.input_audio_transcription.logprobs"
 OneModality = Annotated[list[Modality], Meta(min_length=1, max_length=1)]
 
 
+class _Echoed(msgspec.Struct):
+    """Null is as good as absent, and is not echoed: clients' schemas say "optional" where they mean "no null"."""
+
+    def __post_init__(self) -> None:
+        for name, default in zip(
+            reversed(self.__struct_fields__), reversed(self.__struct_defaults__), strict=False
+        ):
+            if getattr(self, name) is None:
+                setattr(self, name, default)
+
+
 class FormatPatch(msgspec.Struct):
     """`{"type": "audio/pcm", "rate": 24000}` and its G.711 siblings."""
 
-    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] | UnsetType = UNSET
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"] | UnsetType | None = UNSET
     rate: int | UnsetType | None = UNSET
 
 
@@ -52,9 +63,9 @@ class TurnDetectionPatch(msgspec.Struct):
 
 
 class NoiseReduction(msgspec.Struct):
-    """What kind of microphone the caller has."""
+    """What kind of microphone the caller has; a kind is taken to be meant where only a strength is given."""
 
-    type: Literal["near_field", "far_field"]
+    type: Literal["near_field", "far_field"] | UnsetType | None = UNSET
 
 
 class InputPatch(msgspec.Struct):
@@ -81,13 +92,13 @@ class AudioPatch(msgspec.Struct):
     output: OutputPatch | UnsetType | None = UNSET
 
 
-class Tool(msgspec.Struct, kw_only=True):
+class Tool(_Echoed, kw_only=True):
     """A function the model may call."""
 
-    type: Literal["function"] = "function"
+    type: Literal["function"] | None = "function"
     name: Annotated[str, Meta(min_length=1)]
-    description: str | UnsetType = UNSET
-    parameters: dict[str, Any] | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
+    parameters: dict[str, Any] | UnsetType | None = UNSET
 
 
 class FunctionChoice(msgspec.Struct, kw_only=True):
@@ -100,28 +111,34 @@ class FunctionChoice(msgspec.Struct, kw_only=True):
 ToolChoice = Literal["auto", "none", "required"] | FunctionChoice
 
 
-class Retention(msgspec.Struct):
+class TokenLimits(_Echoed):
+    """Of the conversation."""
+
+    post_instructions: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
+
+
+class Retention(_Echoed):
     """How much of the conversation survives when the context is full."""
 
     type: Literal["retention_ratio"]
     retention_ratio: Annotated[float, Meta(ge=0, le=1)]
-    token_limits: dict[str, Annotated[int, Meta(ge=1)]] | UnsetType = UNSET
+    token_limits: TokenLimits | UnsetType | None = UNSET
 
 
-class Tracing(msgspec.Struct):
+class Tracing(_Echoed):
     """Accepted and echoed; nothing is traced."""
 
-    workflow_name: str | UnsetType = UNSET
-    group_id: str | UnsetType = UNSET
-    metadata: dict[str, Any] | UnsetType = UNSET
+    workflow_name: str | UnsetType | None = UNSET
+    group_id: str | UnsetType | None = UNSET
+    metadata: dict[str, Any] | UnsetType | None = UNSET
 
 
-class Prompt(msgspec.Struct):
+class Prompt(_Echoed):
     """A stored prompt; accepted and echoed, since this server stores none."""
 
     id: str
-    version: str | UnsetType = UNSET
-    variables: dict[str, str] | UnsetType = UNSET
+    version: str | UnsetType | None = UNSET
+    variables: dict[str, Any] | UnsetType | None = UNSET
 
 
 class SessionPatch(msgspec.Struct):

@@ -10,7 +10,7 @@ import msgspec
 
 from protocol.commands import Configure, TruncationSettings, TurnDetectionSettings
 from protocol.session_config import SessionConfig, TurnDetection
-from protocol.session_patch import LOGPROBS, Retention, Tool
+from protocol.session_patch import LOGPROBS, Retention, TokenLimits, Tool
 
 
 def client_view(
@@ -76,8 +76,8 @@ def _wants_logprobs(config: SessionConfig) -> bool:
 
 def _truncation_settings(wanted: str | Retention) -> TruncationSettings:
     if isinstance(wanted, Retention):
-        limits = wanted.token_limits
-        limit = None if limits is msgspec.UNSET else limits.get("post_instructions")
+        limits = wanted.token_limits or TokenLimits()
+        limit = limits.post_instructions or None
         return TruncationSettings("retention_ratio", wanted.retention_ratio, limit)
     return TruncationSettings("disabled" if wanted == "disabled" else "auto")
 

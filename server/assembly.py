@@ -74,6 +74,7 @@ def _engine_settings(config: Config) -> EngineSettings:
         inbox_s=engine.inbox_s,
         lead_s=engine.lead_s,
         pool_threads=engine.pool_threads,
+        max_response_tokens=engine.max_response_tokens,
         out_of_band=engine.out_of_band,
     )
 

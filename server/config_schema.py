@@ -212,6 +212,7 @@ class EngineConfig(Section):
     pool_threads: int = between(2, 1, 256)
     inbox_s: float = between(120.0, 1.0, 3600.0)
     lead_s: float = between(4.0, 0.1, 60.0)
+    max_response_tokens: int = between(256, 1, 100_000)
     out_of_band: int = between(2, 0, 10_000)  # answers beside conversations, all calls together
     on_death: OnDeath = "exit"
     vllm: VllmConfig = field(default_factory=VllmConfig)
