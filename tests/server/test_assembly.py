@@ -7,7 +7,13 @@ import pytest
 from support.sim_engine import cascade
 
 from engine.work import KvSnapshot
-from server.assembly import places, plateau_blocks, session_blocks, session_defaults
+from server.assembly import (
+    _needs_embedded,
+    places,
+    plateau_blocks,
+    session_blocks,
+    session_defaults,
+)
 from server.config import ConfigError, default_config_path, load_config
 
 CONFIG = load_config(default_config_path("sim"))
@@ -56,3 +62,24 @@ def test_answers_beside_conversations_are_reserved_for() -> None:
         places(CONFIG, model, msgspec.structs.replace(POOL, total_blocks=3 * plateau - 1))
     model.spec = replace(model.spec, decides_turns=True)  # a frame-locked model gives none
     assert session_blocks(CONFIG, model, pool) == 5 * plateau
+
+
+@pytest.mark.parametrize(
+    ("overrides", "needed"),
+    [
+        ({"model.id": "moshi:./m"}, True),
+        ({"model.id": "moshi:./m", "model.vad": "none", "model.stt": "none"}, False),
+        ({"model.id": "moshi-tiny-random"}, False),
+    ],
+)
+def test_who_listens_beside_moshi_needs_weights(overrides: dict[str, str], needed: bool) -> None:
+    """The embedded ones, which are then verified before the model is loaded."""
+    config = load_config(None, {"model.tick_ms": 80, **overrides})
+    assert _needs_embedded(config) is needed
+
+
+def test_voices_are_the_models_where_it_has_some() -> None:
+    """A session may choose among them; of other models there is the deployment's one."""
+    spec = cascade().spec
+    assert session_defaults(CONFIG, spec).voices == (CONFIG.model.voice,)
+    assert session_defaults(CONFIG, replace(spec, voices=("a", "b"))).voices == ("a", "b")
