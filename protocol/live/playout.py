@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 GRID_MS = 200
+# How fast people speak, until it is known how fast this voice does: about 15 letters a second.
+_LETTER_MS = 65
 Role = Literal["system", "user", "assistant"]
 
 
@@ -24,7 +26,7 @@ class Said:
 
 @dataclass(slots=True)
 class _Clause:
-    """Words whose audio begins at `start`, in bytes, and ends where the next clause's does, or what was pushed."""
+    """Words whose audio begins at `start`, in bytes, and ends where the next clause's begins."""
 
     start: int
     whose: Said
@@ -54,6 +56,10 @@ class Playout:
     _pushed: int = 0
     _played: int = 0
     _clauses: deque[_Clause] = field(default_factory=deque)
+    _letter_bytes: float = 0.0  # of audio, in the clauses so far
+
+    def __post_init__(self) -> None:
+        self._letter_bytes = _LETTER_MS * self.rate * 2 / 1000
 
     def push_words(self, whose: Said, words: str) -> None:
         """Words, just ahead of the audio that speaks them."""
@@ -89,16 +95,24 @@ class Playout:
         return bytes(taken.ljust(size, b"\0")), self._say()
 
     def _say(self) -> str:
+        """The words whose time has come; all there are once nothing is left to play."""
         said = []
-        while self._clauses:
+        while self._clauses and self._clauses[0].start <= self._played:
             clause = self._clauses[0]
-            end = self._clauses[1].start if len(self._clauses) > 1 else self._pushed
-            while clause.words and self._has_begun(clause.begun(end)):
+            end = self._end(clause)
+            while clause.words and (not self._pieces or clause.begun(end) < self._played):
                 said.append(clause.say())
             if clause.words:
                 break
             self._clauses.popleft()
+            if self._clauses:
+                self._letter_bytes += (
+                    (self._clauses[0].start - clause.start) / clause.size - self._letter_bytes
+                ) / 2
         return "".join(said)
 
-    def _has_begun(self, position: int) -> bool:
-        return position < self._played or (position == self._played and not self._pieces)
+    def _end(self, clause: _Clause) -> int:
+        """Where its audio ends; while that is still coming, where it would at the pace so far."""
+        if len(self._clauses) > 1:
+            return self._clauses[1].start
+        return max(self._pushed, clause.start + int(clause.size * self._letter_bytes))

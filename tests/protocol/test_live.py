@@ -1,6 +1,7 @@
 """The Live protocol machine: silence and speech on a grid, and a memory of what was played."""
 
 import base64
+import itertools
 import json
 from typing import Any
 
@@ -322,6 +323,22 @@ def test_words_are_said_one_by_one_while_they_sound() -> None:
     taken = [playout.take()[1] for _ in range(6)]
     assert taken == ["One two", " three", " four.", "", " Five,", " six. "]
     assert said.text == "One two three four. Five, six. "
+
+
+def test_words_do_not_run_ahead_of_audio_that_is_still_coming() -> None:
+    """How long a clause will be is judged by the pace of those before: its words are spread all the same."""
+    playout, said = Playout(1000), Said("assistant", "i")
+    taken: list[str] = []
+    for number, words in enumerate(("aaa bbb ccc ddd eee", " fff ggg hhh iii jjj")):
+        playout.push_words(said, words)
+        for piece in range(7):  # of 200 ms
+            playout.push_audio(bytes([1]) * 400)
+            if number or piece > 2:  # 600 ms wait to be played
+                taken.append(playout.take()[1])
+    taken += [playout.take()[1] for _ in range(4)]
+    assert "".join(taken) == said.text == "aaa bbb ccc ddd eee fff ggg hhh iii jjj"
+    spoken = [slot for slot, words in enumerate(taken) if words]
+    assert max(after - before for before, after in itertools.pairwise(spoken)) <= 2
 
 
 def test_what_was_cut_off_was_not_said() -> None:
