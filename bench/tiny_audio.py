@@ -5,6 +5,7 @@ processor and no torchvision are needed, because nothing of a Hugging Face proce
 """
 
 import json
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -272,6 +273,79 @@ def write_ultravox(folder: Path) -> Path:
             "projector_ln_mid": True,
         },
     )
+
+
+_TEKKEN_SPECIALS = 64  # ids before the first word
+VOXTRAL_WINDOWS = (128, 64)  # tokens the decoder looks back, and 20 ms frames the encoder does
+
+
+def write_voxtral(folder: Path) -> Path:
+    """Voxtral realtime in Mistral's own format: a causal encoder, a decoder with a window, one token per byte."""
+    from mistral_common.tokens.tokenizers.base import SpecialTokens
+
+    names = [str(token.value) for token in SpecialTokens]
+    encoding = {"num_mel_bins": MEL_BINS, "hop_length": 160, "window_size": 400}
+    tekken = {
+        "config": {
+            "pattern": r"[\s\S]",
+            "num_vocab_tokens": 256,
+            "default_vocab_size": 256 + _TEKKEN_SPECIALS,
+            "default_num_special_tokens": _TEKKEN_SPECIALS,
+            "version": "v13",
+        },
+        "vocab": [
+            {"rank": n, "token_bytes": b64encode(bytes([n])).decode(), "token_str": None}
+            for n in range(256)
+        ],
+        "special_tokens": [
+            {"rank": n, "token_str": name, "is_control": True} for n, name in enumerate(names)
+        ],
+        "audio": {
+            "sampling_rate": 16_000,
+            "frame_rate": 12.5,
+            "audio_encoding_config": encoding,
+            "transcription_format": "streaming",
+            "transcription_delay_ms": 480.0,
+            "streaming_look_ahead_ms": 2.5,
+            "streaming_look_back_ms": 52.5,
+            "streaming_n_left_pad_tokens": 32,
+        },
+    }
+    encoder = {
+        "dim": 64,
+        "n_layers": 2,
+        "hidden_dim": 128,
+        "n_heads": 2,
+        "head_dim": 32,
+        "vocab_size": 100,
+        "causal": True,
+        "sliding_window": VOXTRAL_WINDOWS[1],
+        "pos_embed": "rope",
+        "audio_encoding_args": encoding | {"sampling_rate": 16_000, "global_log_mel_max": 1.5},
+    }
+    whisper = {"encoder_args": encoder, "downsample_args": {"downsample_factor": 4}}
+    params = {
+        "dim": 128,
+        "n_layers": 2,
+        "head_dim": 32,
+        "hidden_dim": 128,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "vocab_size": 256 + _TEKKEN_SPECIALS,
+        "tied_embeddings": True,
+        "max_position_embeddings": 4096,
+        "sliding_window": VOXTRAL_WINDOWS[0],
+        "causal": True,
+        "ada_rms_norm_t_cond": True,
+        "ada_rms_norm_t_cond_dim": 32,
+        "multimodal": {"whisper_model_args": whisper},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tekken.json").write_text(json.dumps(tekken))
+    (folder / "params.json").write_text(json.dumps(params, indent=1))
+    return folder
 
 
 HEARING: dict[str, Callable[[Path], Path]] = {

@@ -72,7 +72,13 @@ class LaneOf(Generic[M]):
         self._trim()
         if chunk.header:
             self.context.header = chunk.header
-        self._submit(chunk.token_ids, chunk.decode, deadline, None, chunk.pcm, chunk.features)
+        keep = self._kept(chunk.replaces)
+        self._submit(chunk.token_ids, chunk.decode, deadline, keep, chunk.pcm, chunk.features)
+
+    def _kept(self, replaces: int | None) -> int | None:
+        """Tokens to keep in front of a tick that replaces so many; None: all of them."""
+        assert replaces == 0, replaces
+        return None
 
     def _trim(self, spare: int = 0) -> None:
         """Cut the context back if it has outgrown its window, or would with `spare` tokens more."""
@@ -147,3 +153,8 @@ class FrameLane(LaneOf[Extent]):
 
     def __init__(self, lane_id: str, stepper: Stepper, limits: ContextLimits) -> None:
         super().__init__(lane_id, stepper, Extent(limits))
+
+    def _kept(self, replaces: int | None) -> int | None:
+        if replaces is None:
+            return 0
+        return self.context.length - replaces if replaces else None

@@ -5,6 +5,7 @@ settings of the environment can be fixed before.
 """
 
 import logging
+from dataclasses import replace
 
 from engine.clock import Clock
 from engine.engine import Engine
@@ -13,7 +14,15 @@ from engine.kv_policy import KvPolicy
 from engine.models.base import InteractionModel, ModelSpec
 from engine.models.moshi import MoshiVoice
 from engine.models.moshi_names import moshi_location
-from engine.models.registry import ModelSettings, build_bystander, build_model, llm_location
+from engine.models.registry import (
+    NONE,
+    ModelSettings,
+    build_bystander,
+    build_model,
+    is_mistral,
+    llm_location,
+)
+from engine.models.voxtral import KvSpace
 from engine.moshi_adapter.settings import MoshiSettings
 from engine.observer import Observer
 from engine.settings import EngineSettings
@@ -48,7 +57,8 @@ def build_engine(config: Config, clock: Clock, observer: Observer) -> tuple[Engi
     try:
         model = build_model(settings)
         _check_voice(config, model.spec)
-        bystander = build_bystander(settings) if model.spec.decides_turns else None
+        beside = replace(settings, stt=NONE) if model.spec.transcribes else settings
+        bystander = build_bystander(beside) if model.spec.decides_turns else None
         executor = _executor(config, settings, clock)
     except ValueError as error:
         raise ConfigError(Problem("model", str(error))) from None
@@ -98,6 +108,7 @@ def model_settings(config: Config) -> ModelSettings:
         decode_per_tick=model.decode_per_tick,
         prefill_per_tick=model.prefill_per_tick,
         image_tokens=model.image_tokens,
+        kv_space=KvSpace(config.engine.vllm.max_model_len, config.engine.vllm.block_size),
         embedded=embedded_dir(environment().cache_dir),
         moshi_prompted=config.engine.moshi.prompted,
         moshi_voices=config.engine.moshi.voices or "",
@@ -243,5 +254,6 @@ def _vllm_settings(config: Config, location: str) -> VllmSettings:
         load_format=vllm.load_format,
         trust_remote_code=vllm.trust_remote_code,
         images=config.model.image_tokens > 0,  # only where the model sees
+        mistral=is_mistral(model_settings(config)),
         sliding_window=kv.window_tokens if kv.policy == "sliding" else None,
     )

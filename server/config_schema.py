@@ -121,7 +121,8 @@ class ModelConfig(Section):
         unused |= {"vad", "stt"} if self.family == "sim" else set()
         for key in sorted(changed & unused):
             yield Problem(key, f"has no use with id = {self.id!r}; set one or the other")
-        uneven = self.tick_ms % 32 and self.tick_ms < _LONG_TICK_MS
+        # 80 ms is Voxtral's, beside which turns are found in frames of their own.
+        uneven = self.tick_ms % 32 and self.tick_ms < _LONG_TICK_MS and self.tick_ms != 80
         if self.family == "cascade" and self.vad == "embedded:silero-vad" and uneven:
             yield Problem(
                 "tick_ms", f"must be a multiple of 32 (one Silero frame), not {self.tick_ms}"

@@ -33,7 +33,8 @@ def _folder_problem(name: str) -> str | None:
         return None
     if not folder.is_dir():
         return f"no such folder: {name}"
-    if not (folder / "config.json").is_file():
+    # Mistral's own format has params.json instead.
+    if not any((folder / name).is_file() for name in ("config.json", "params.json")):
         return f"not a model folder (it has no config.json): {name}"
     return None
 

@@ -3,7 +3,13 @@
 import codecs
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
+
+
+class Spelling(Protocol):
+    """What tokens are, as bytes; none for control tokens."""
+
+    def __getitem__(self, token: int) -> bytes: ...
 
 
 class TokenBytes:
@@ -46,7 +52,7 @@ class TokenBytes:
 class IncrementalDetokenizer:
     """The text of one answer as it is written."""
 
-    def __init__(self, spelling: TokenBytes) -> None:
+    def __init__(self, spelling: Spelling) -> None:
         self._spelling = spelling
         # Bytes of an unfinished character wait inside; what can never become one turns into U+FFFD.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -23,7 +23,8 @@ from engine.models.ultravox import audio_format as ultravox_format
 
 BuildFormat = Callable[[Mapping[str, Any], Callable[[str], int]], AudioFormat]
 BuildImages = Callable[[Mapping[str, Any], Path, Callable[[str], int], int], ImageFormat]
-Kind = Literal["hears", "duplex"]
+Kind = Literal["hears", "duplex", "transcribes"]
+_KINDS = {"hears": "takes turns", "duplex": "full duplex", "transcribes": "transcribes"}
 Trust = Literal["random weights", "real weights"]
 
 
@@ -34,7 +35,7 @@ class Family:
     architecture: str
     name: str
     hub_id: str
-    kind: Kind  # hears turn by turn; or decides every tick by itself
+    kind: Kind  # hears turn by turn; or every tick by itself, to answer or to write it down
     tick_ms: int
     verified: Trust
     note: str = ""
@@ -95,7 +96,16 @@ FAMILIES: tuple[Family, ...] = (
         "duplex",
         1000,
         "random weights",
-        "text out, spoken by the configured voice; needs trust_remote_code; images off",
+        "text out, spoken by the configured voice; needs trust_remote_code; sees images",
+    ),
+    Family(
+        "VoxtralRealtimeGeneration",
+        "Voxtral realtime",
+        "mistralai/Voxtral-Mini-4B-Realtime-2602",
+        "transcribes",
+        80,
+        "random weights",
+        "no answers: the words of transcription sessions, 480 ms behind the sound",
     ),
     Family(
         "UltravoxModel",
@@ -115,7 +125,7 @@ def supported() -> list[str]:
     rows = [
         (
             f.name,
-            "full duplex" if f.kind == "duplex" else "takes turns",
+            _KINDS[f.kind],
             f.verified,
             f.hub_id,
             f.note,
@@ -136,17 +146,50 @@ def family_of(config: Mapping[str, Any]) -> Family | None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a model folder; empty if there is none.
+    """config.json of a model folder, or what matters of Mistral's params.json; empty if there is neither.
 
     Raises:
         ValueError: it is not JSON.
     """
+    if (folder / "tekken.json").is_file():
+        encoder = _mistral_encoder(_json(folder / "params.json"))
+        if encoder:
+            causal = bool(encoder.get("causal"))
+            return {
+                "architectures": [
+                    "VoxtralRealtimeGeneration" if causal else "VoxtralForConditionalGeneration"
+                ],
+                "audio_config": encoder,
+            }
+    return _json(folder / "config.json")
+
+
+def _mistral_encoder(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The audio encoder in a params.json, as vLLM reads it (transformers_utils/configs/mistral.py); empty: none."""
+    whisper = (params.get("multimodal") or {}).get("whisper_model_args") or {}
+    return dict(whisper.get("encoder_args") or {})
+
+
+def windows_of(folder: Path) -> tuple[int, ...]:
+    """Tokens that the layers of a model in Mistral's format look back: decoder's, encoder's; 0: all.
+
+    An encoder that runs at several times the decoder's rate keeps that many positions per token, and one token more
+    (vllm/model_executor/models/whisper_causal.py, get_kv_cache_spec, 0.32.0).
+    """
+    params = _json(folder / "params.json")
+    pool = params["multimodal"]["whisper_model_args"]["downsample_args"]["downsample_factor"]
+    encoder = _mistral_encoder(params).get("sliding_window") or 0
+    decoder = params.get("sliding_window") or 0
+    return int(decoder), -(-int(encoder) // pool) + 1 if encoder else 0
+
+
+def _json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads((folder / "config.json").read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'} is not JSON: {error}") from error
+        raise ValueError(f"{path} is not JSON: {error}") from error
     return content if isinstance(content, dict) else {}
 
 

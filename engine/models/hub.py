@@ -10,6 +10,8 @@ _TEXT_FILES = [
     "generation_config.json",
     "preprocessor_config.json",
     "config.json",
+    "params.json",  # of Mistral's own format, with its tokenizer
+    "tekken.json",
 ]
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.bystander import Bystander
-from engine.models import minicpmo
+from engine.models import minicpmo, voxtral
 from engine.models.audio_chat import AudioChatMl
 from engine.models.audio_turns import NoTranscriber, hearing_model
 from engine.models.base import InteractionModel, ModelSpec
 from engine.models.cascade import Cascade, CascadeParts
 from engine.models.chat import ChatFormat
 from engine.models.chatml import PLAIN_PERSONA, SMOLLM2_PERSONA, ChatMl
-from engine.models.families import family_of, read_config, unsupported
+from engine.models.families import family_of, read_config, unsupported, windows_of
 from engine.models.hub import fetch_text_files, is_hub_id
 from engine.models.moshi import (
     MoshiModel,
@@ -26,7 +26,9 @@ from engine.models.moshi import (
 )
 from engine.models.moshi_names import TINY_RANDOM_ID, moshi_location
 from engine.models.sim import SimChat, SimDuplex, SimDuplexSettings
+from engine.models.tekken import Tekken
 from engine.models.turn_hearing import TurnHearing
+from engine.models.voxtral import KvSpace
 from engine.moshi_adapter.checkpoint import Checkpoint
 from engine.moshi_adapter.voices import voice_files
 from engine.speech.hibari import HibariVoice
@@ -59,6 +61,7 @@ class ModelSettings:
     public_id: str = ""  # the name that clients see; empty: `id`
     tick_ms: int = 160
     decode_per_tick: int = 4
+    kv_space: KvSpace = field(default_factory=KvSpace)  # that a transcriber's context may fill
     image_tokens: int = 0  # of an image, at most, for models that see; 0: none is taken
     # sim-duplex only. Its `llm` is simulated, or a real engine computes for it what its tokens cost.
     prefill_per_tick: int = 2
@@ -144,6 +147,8 @@ def _hearing(settings: ModelSettings) -> InteractionModel | None:
     family = family_of(config)
     if family is None:
         return None
+    if family.architecture == voxtral.ARCHITECTURE:
+        return _voxtral(settings, folder)
     if family.architecture == minicpmo.ARCHITECTURE:
         if settings.tick_ms != minicpmo.TICK_MS:
             raise ValueError(f"{family.name} hears whole seconds: tick_ms must be 1000")
@@ -156,6 +161,25 @@ def _hearing(settings: ModelSettings) -> InteractionModel | None:
     parts = CascadeParts(_vad(settings), _stt(settings), chat, _tts(settings))
     spec = replace(_spec(settings, parts, ""), hears_audio=True)
     return hearing_model(family, config, spec, parts, chat, settings.image_tokens)
+
+
+def _voxtral(settings: ModelSettings, folder: Path) -> voxtral.VoxtralRealtime:
+    if settings.tick_ms != voxtral.TICK_MS:
+        raise ValueError("Voxtral realtime hears 80 ms at a time: tick_ms must be 80")
+    name = settings.public_id or settings.id
+    return voxtral.VoxtralRealtime(name, Tekken(folder), windows_of(folder), settings.kv_space)
+
+
+def is_mistral(settings: ModelSettings) -> bool:
+    """The engine must load the language model in Mistral's own format.
+
+    Raises:
+        ValueError: as `llm_location`, or its files cannot be read.
+    """
+    if llm_location(settings) is None or _llm_id(settings) == EMBEDDED_LLM:
+        return False
+    family = family_of(read_config(_text_folder(settings)))
+    return family is not None and family.architecture == voxtral.ARCHITECTURE
 
 
 def llm_location(settings: ModelSettings) -> str | None:

@@ -255,7 +255,7 @@ def _build(settings: VllmSettings) -> Any:
         gpu_memory_utilization=_share_of_the_card(settings),
         enforce_eager=settings.enforce_eager,
         enable_prefix_caching=settings.prefix_caching,
-        load_format=settings.load_format,
+        **settings.file_formats,
         trust_remote_code=settings.trust_remote_code,
         hf_overrides=settings.config_overrides,
         # Tokens in, tokens out; but grammars are compiled for a tokenizer's vocabulary.
@@ -275,10 +275,12 @@ def _build(settings: VllmSettings) -> Any:
         do_without_torchvision(Path(settings.model))
     try:
         config = arguments.create_engine_config()
-        if encoder_of(config.model_config.architectures) is not None:
+        encoder = encoder_of(config.model_config.architectures)
+        if encoder is not None:
             # Placeholders have equal ids whatever was said: blocks of audio must not be found by their tokens.
             config.cache_config.enable_prefix_caching = False
-        if not config.model_config.is_hybrid:
+        own_tables = encoder is not None and encoder.keeps_kv
+        if not (config.model_config.is_hybrid or own_tables):
             # Layers with a sliding window among full ones: one block table for all, so that all can be cut alike. A
             # bounded session holds no more by that; state-space models cannot do without their own tables.
             config.scheduler_config.disable_hybrid_kv_cache_manager = True

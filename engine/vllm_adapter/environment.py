@@ -92,7 +92,6 @@ def check_model(settings: VllmSettings) -> None:
         raise EngineUnavailable(
             f"{settings.model} is not a folder; name a model folder or a hub id"
         )
-    if looks_like_path and not (path / "config.json").is_file():
-        raise EngineUnavailable(
-            f"{settings.model} holds no config.json: not a model in Hugging Face format"
-        )
+    config = "params.json" if settings.mistral else "config.json"
+    if looks_like_path and not (path / config).is_file():
+        raise EngineUnavailable(f"{settings.model} holds no {config}: it is no model folder")

@@ -35,6 +35,7 @@ class Encoder:
     fields: str  # function there, or method: tensors by name -> how each is batched
     max_audio: int  # tokens of the longest item
     max_image: int = 0  # tokens of the largest image; 0: it sees none
+    keeps_kv: bool = False  # in the paged cache, behind a window of its own: in a table of its own
     merge_size: int | None = None  # argument of `fields`, where it is a factory
 
     def max_tokens(self, images: bool) -> dict[str, int]:
@@ -60,8 +61,8 @@ def _of_method(method: Callable[..., Any], tensors: Mapping[str, Any]) -> Mappin
 
 
 _OMNI_FIELDS = "create_qwen2_5_omni_thinker_field_factory"
-_QWEN2_5_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, 750, MAX_IMAGE_TOKENS, 2)
-_QWEN3_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, 390, MAX_IMAGE_TOKENS, 2)
+_QWEN2_5_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, 750, MAX_IMAGE_TOKENS, merge_size=2)
+_QWEN3_OMNI = Encoder("qwen2_5_omni_thinker", _OMNI_FIELDS, 390, MAX_IMAGE_TOKENS, merge_size=2)
 # Models whose code in transformers imports torchvision, just to scale images: module and class in vLLM.
 _IMPORT_TORCHVISION: Mapping[str, tuple[str, str]] = {
     "Qwen2_5OmniModel": ("qwen2_5_omni_thinker", "Qwen2_5OmniThinkerForConditionalGeneration"),
@@ -82,6 +83,10 @@ ENCODERS: Mapping[str, Encoder] = {
     "Qwen2_5OmniForConditionalGeneration": _QWEN2_5_OMNI,
     "Qwen3OmniMoeForConditionalGeneration": _QWEN3_OMNI,
     "MiniCPMO": Encoder("minicpmo", "_minicpmo_field_config", 300, 64),
+    # The preamble of a context, and 80 ms at a time from then on.
+    "VoxtralRealtimeGeneration": Encoder(
+        "voxtral", "VoxtralMultiModalProcessor._get_mm_fields_config", 128, keeps_kv=True
+    ),
     "UltravoxModel": Encoder("ultravox", "UltravoxMultiModalProcessor._get_mm_fields_config", 188),
 }
 

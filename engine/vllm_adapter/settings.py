@@ -34,6 +34,7 @@ class VllmSettings:
     load_format: Literal["auto", "dummy"] = (
         "auto"  # "dummy": random weights in the model's shape (tests, measuring cost without a checkpoint)
     )
+    mistral: bool = False  # the checkpoint is in Mistral's own format: params.json and tekken.json
     images: bool = False  # load the vision encoder of a model that hears and sees
     trust_remote_code: bool = False  # run code that comes with the checkpoint (MiniCPM-o needs it)
 
@@ -41,7 +42,15 @@ class VllmSettings:
     def has_tokenizer(self) -> bool:
         """Whether the model comes with a tokenizer: taken for granted of a hub id."""
         folder = Path(self.model)
-        return not folder.is_dir() or (folder / "tokenizer.json").is_file()
+        return self.mistral or not folder.is_dir() or (folder / "tokenizer.json").is_file()
+
+    @property
+    def file_formats(self) -> dict[str, str]:
+        """What form the checkpoint's files have, in vLLM's terms."""
+        if not self.mistral:
+            return {"load_format": self.load_format}
+        weights = "mistral" if self.load_format == "auto" else self.load_format
+        return {"load_format": weights, "config_format": "mistral", "tokenizer_mode": "mistral"}
 
     def __post_init__(self) -> None:
         if not self.model:

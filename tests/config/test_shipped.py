@@ -48,6 +48,7 @@ def test_these_ship() -> None:
         "sim-duplex",
         "tml-200ms",
         "ultravox",
+        "voxtral",
     ]
     assert default_config_path().name == "embedded.toml"
     with pytest.raises(ConfigError, match="no such configuration; there are embedded, "):

@@ -11,7 +11,7 @@ from support.pictures import picture
 from support.server_process import Running, run_server
 from support.sim_engine import silence, tone
 
-from bench.tiny_audio import HEARING, spread_weights, write_minicpmo
+from bench.tiny_audio import HEARING, spread_weights, write_minicpmo, write_voxtral
 from engine.hearing_session import HearingSession
 
 pytestmark = [pytest.mark.models, pytest.mark.vllm, pytest.mark.socket, pytest.mark.slow]
@@ -132,8 +132,9 @@ def test_a_caller_shows_images_while_speaking(name: str, tmp_path: Path) -> None
                     await add(item=item("before", words, image(picture(1))))
                     await push(connection, silence(0.4) + tone(1.5))
                     await until(connection, "input_audio_buffer.speech_started")
-                    while not opened[0]._memory.turn:  # a second of the turn has been heard
-                        await push(connection, tone(0.1))
+                    async with asyncio.timeout(20):  # until a second of the turn has been heard
+                        while not opened[0]._memory.turn:  # noqa: ASYNC110  # nothing tells of it
+                            await asyncio.sleep(0.01)
                     await add(item=item("within", image(picture(2, kind="JPEG"), "jpeg")))
                     await add(item=item("damaged", image(picture(3)[:100])))
                     wrong = (await until(connection, "error"))[-1].error
@@ -173,6 +174,44 @@ def test_a_model_that_takes_no_images_says_so_and_goes_on(name: str, tmp_path: P
                     await push(connection, SPOKEN)
                     done = (await until(connection, "response.done"))[-1]
                     assert done.response.status in ("completed", "incomplete")
+                await client.close()
+                await server.settled()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("detects", [True, False])
+def test_a_transcription_session_gets_the_words(detects: bool, tmp_path: Path) -> None:
+    """Voxtral realtime: turns found by voice activity, or committed by the client, each with its transcript."""
+
+    async def main() -> None:
+        deployment = settings(write_voxtral(tmp_path))
+        deployment |= {"model.tick_ms": 80, "engine.kv.policy": "unbounded"}
+        with spread_weights():
+            async with run_server(deployment) as server:
+                client = AsyncOpenAI(base_url=f"{server.http}/v1", api_key="any")
+                async with client.realtime.connect(
+                    extra_query={"intent": "transcription"}
+                ) as connection:
+                    heard: dict[str, Any] = {"transcription": {"model": "tiny"}}
+                    heard |= {} if detects else {"turn_detection": None}
+                    await connection.session.update(
+                        session={"type": "transcription", "audio": {"input": heard}}
+                    )
+                    await until(connection, "session.updated")
+                    for _ in range(2):
+                        await push(connection, SPOKEN)
+                        if not detects:
+                            await connection.input_audio_buffer.commit()
+                        kind = "conversation.item.input_audio_transcription.completed"
+                        events = await until(connection, kind)
+                        kinds = [event.type for event in events]
+                        assert "error" not in kinds
+                        assert ("input_audio_buffer.speech_started" in kinds) is detects
+                        assert kinds.index("conversation.item.added") < kinds.index(kind)
+                        assert not any(kind.startswith("response.") for kind in kinds)
+                        # Random weights write random bytes, but some.
+                        assert events[-1].transcript
                 await client.close()
                 await server.settled()
 
