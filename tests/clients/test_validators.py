@@ -95,9 +95,13 @@ def skip_without(client: str) -> None:
 
 
 def expected_of_pipecat(complaint: dict[str, str]) -> bool:
-    """It knows no transcription sessions, and never asks for one."""
-    about_type = "Input should be 'realtime' [type=literal_error, input_value='transcription'"
-    return complaint["type"] in UNKNOWN_TO_PIPECAT or about_type in complaint["complaint"]
+    """It knows no transcription sessions and no choice of one function, and never asks for either."""
+    unknown = (
+        "Input should be 'realtime' [type=literal_error, input_value='transcription'",
+        "session.tool_choice\n  Input should be 'auto', 'none' or 'required'",
+    )
+    about = complaint["complaint"]
+    return complaint["type"] in UNKNOWN_TO_PIPECAT or any(text in about for text in unknown)
 
 
 def expected_of_zod(complaint: dict[str, Any]) -> bool:
