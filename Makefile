@@ -6,13 +6,16 @@ bin := .venv/bin
 # Spinning OpenMP threads beside a server's own threads make both many times slower (docs/installing.md).
 export OMP_NUM_THREADS ?= 1
 
+# GPU=1 fills .venv with the CUDA build of vLLM instead of the CPU build; a .venv that has it keeps it, GPU= goes back.
+GPU ?= $(shell grep -qsx gpu .venv/setup-build && echo 1)
+
 .PHONY: help
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: setup
-setup: ## Make .venv and fill it with the pinned packages
-	@scripts/setup.sh
+setup: ## Make .venv and fill it with the pinned packages (GPU=1: for an NVIDIA GPU)
+	@scripts/setup.sh $(if $(filter-out 0,$(GPU)),--gpu)
 
 .PHONY: weights
 weights: setup ## Fetch the embedded speech and language models

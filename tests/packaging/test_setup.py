@@ -197,3 +197,34 @@ def test_it_can_be_run(checkout: Checkout) -> None:
     """The mode is part of what is committed."""
     assert os.access(ROOT / "scripts" / "setup.sh", os.X_OK)
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "build", "wanted"),
+    [
+        ((), None, "scripts/setup.sh"),
+        (("GPU=1",), None, "scripts/setup.sh --gpu"),
+        ((), "gpu", "scripts/setup.sh --gpu"),
+        ((), "cpu", "scripts/setup.sh"),
+        (("GPU=0",), "gpu", "scripts/setup.sh"),
+    ],
+)
+def test_make_asks_for_the_gpu_build_once_and_keeps_it(
+    arguments: tuple[str, ...], build: str | None, wanted: str, tmp_path: Path
+) -> None:
+    """GPU=1 chooses it, the .venv remembers it, GPU=0 goes back."""
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    if build is not None:
+        (tmp_path / ".venv").mkdir()
+        (tmp_path / ".venv/setup-build").write_text(f"{build}\n", encoding="utf-8")
+    ran = subprocess.run(
+        ["make", "--no-print-directory", "-n", "setup", *arguments],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == wanted
