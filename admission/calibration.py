@@ -107,7 +107,7 @@ class Calibration:
     def soaked(self, probe: SoakProbe, ticks: Histogram, steps: Sequence[StepSample]) -> None:
         """The ticks of a soak and its steps."""
         self._soaks += 1
-        controller = self._controller
+        controller, outlook = self._controller, self._controller.outlook
         slowest = ticks.quantile(1 - max(0.001, 5 / max(1, ticks.total)))
         held = ticks.total > 0 and slowest <= _SOUND_SHARE
         if held:
@@ -119,27 +119,28 @@ class Calibration:
             self._failed = min(self._failed, factor * probe.sessions)
             self.served = min(self.served, int(self._failed))
         for sample in steps:
-            controller.outlook.cost.add(sample)
+            outlook.cost.add(sample)
         tokens = probe.sessions * self._settings.shape.plateau_tokens
-        controller.outlook.cost.fit((probe.sessions, tokens), 0.0)
+        outlook.cost.fit((probe.sessions, tokens), 0.0)
         if steps and held:  # beyond what holds, ticks are slow for other reasons than chance
             step_s = sum(sample.seconds for sample in steps) / len(steps)
-            controller.outlook.tail.learn(ticks, controller.fleet.ordinary.urgency * step_s)
+            even_share = controller.fleet.ordinary.urgency * step_s
+            outlook.tail.learn(ticks, even_share, outlook.cost.noise)
         controller.plan()
 
     def result(self, key: str, join_s: float) -> Learned:
         """What the controller may start from, also if time ran out before `next` had no more to ask."""
-        controller = self._controller
+        outlook = self._controller.outlook
         held = self._confirmed or _SHORTLY * (self.served or self._aligned)
         # However long a soak is, the hiccups it did not see are rarer: a noisy machine is trusted less.
-        most = held * (1 - 0.5 * controller.outlook.cost.noise)
-        limit = min(controller.outlook.capacity, most, self._settings.max_sessions)
+        most = held * (1 - 0.5 * outlook.cost.noise)
+        limit = min(outlook.capacity, most, self._settings.max_sessions)
         return Learned(
             key,
-            controller.outlook.cost.export(),
-            controller.outlook.tail.known.as_triple(),
-            controller.outlook.tail.heaviest,
-            controller.outlook.tail.weight,
+            outlook.cost.export(),
+            outlook.tail.known.as_triple(),
+            outlook.tail.heaviest,
+            outlook.tail.weight,
             most,
             max(self._settings.temper.min_limit, limit),
             join_s,

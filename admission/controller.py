@@ -18,7 +18,7 @@ from math import floor, inf
 
 from admission.aimd import AimdLimit
 from admission.cost_model import CostModel, StepSample
-from admission.evidence import Departures, Evidence
+from admission.evidence import Departures, Evidence, share_of_proof
 from admission.fleet import Fleet
 from admission.latency_window import LatencyWindow
 from admission.learned import Learned
@@ -57,7 +57,8 @@ class Controller:
         if learned is not None:
             cost.restore(learned.cost)
             tail = TailRatio(Tail(*learned.tail), learned.heaviest, learned.tail_weight)
-            self.evidence.served, start = learned.served, max(start, learned.limit)
+            self.evidence = Evidence(learned.served)
+            start = max(start, learned.limit)
             self.join_s = learned.join_s
         come_back = come_back_share(temper, shape.tick_s)
         self.outlook = Outlook(cost, tail, temper.target_share, come_back)
@@ -258,7 +259,8 @@ class Controller:
             return
         fill = min(1.0, reading.resident_tokens / fleet.plateau_tokens)
         if now - self.aimd.decreased_at > temper.doubt_s:
-            self.evidence.saw(fleet.units, fill)
+            proof = share_of_proof(window.last.total, self.outlook.cost.noise, temper)
+            self.evidence.saw(fleet.units, fill, proof)
         if self.settings.paced:
             self.outlook.learn(window.last, fleet.demand, fill)
 

@@ -13,6 +13,7 @@ from admission.settings import Temper
 _MEMORY_S = 300.0  # of departures
 _REFUTED = 0.98  # of a load that led to congestion may have been served after all
 _PRIOR_S = 60.0  # session-seconds of watching before departures are believed
+_WITNESSES = 4_000  # ticks in time for a load to count as proven, where steps vary little
 
 
 class Departures:
@@ -52,27 +53,43 @@ class Evidence:
 
     def __init__(self, served: float = 0.0) -> None:
         self.served = served
+        self.proven = (
+            served  # the same, as far as there were ticks enough to witness one in a thousand
+        )
         self.present = 0.0  # what is being served now
 
-    def saw(self, sessions: float, fill: float) -> None:
-        """So many sessions, filled to this share of their windows, are served in time."""
+    def saw(self, sessions: float, fill: float, witnesses: float) -> None:
+        """So many sessions, filled to this share of their windows, are served in time.
+
+        `witnesses`: their ticks, as a share of those that prove a load beyond the largest proven yet; `share_of_proof`.
+        """
         self.present = sessions * fill
-        self.served = max(self.served, sessions * fill)
+        self.served = max(self.served, self.present)
+        self.proven += max(0.0, self.present - self.proven) * min(1.0, witnesses)
 
     def refuted(self) -> None:
         """What is served now is more than can be: congestion."""
         if self.present:
             self.served = min(self.served, _REFUTED * self.present)
+            self.proven = min(self.proven, self.served)
             self.present = 0.0
 
     def bound(self, capacity: float, settled_fill: float, noise: float, temper: Temper) -> float:
         """Sessions that may be in where the model says `capacity`.
 
         However little was shown, a share of the modelled capacity is trusted. Beyond that a stretch above the largest
-        load served, and near the top only a creep above the load that is being served now: a fleet that is young again
-        shows nothing new about the top. The noisier the steps, the slower: the tail takes longer to show.
+        load served, and near the top only a creep above the load that is proven, half of it where the fleet is young
+        again and shows nothing new. The noisier the steps, the slower: the tail takes longer to show.
         """
-        creep = 1 + temper.creep * min(1.0, temper.quiet_noise / noise)
-        shown = self.served / settled_fill
-        near_top = max(temper.creep_from * capacity, shown, creep * self.present / settled_fill)
+        creep = temper.creep * min(1.0, temper.quiet_noise / noise)
+        shown, proven = self.served / settled_fill, self.proven / settled_fill
+        present = min(self.present / settled_fill, proven)
+        near_top = max(
+            temper.creep_from * capacity, (1 + creep / 2) * proven, (1 + creep) * present
+        )
         return max(temper.trust * capacity, min(temper.stretch * shown, near_top))
+
+
+def share_of_proof(ticks: float, noise: float, temper: Temper) -> float:
+    """So many ticks in time, as a share of those that witness how slow the slowest in a thousand are."""
+    return ticks / _WITNESSES * min(1.0, temper.quiet_noise / noise)

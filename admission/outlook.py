@@ -43,7 +43,7 @@ class Outlook:
         elif self.cost.ready:
             c = self.cost.coefficients()
             step_s = projection.step_now(c, demand.rate, demand.tokens * fill, 1 / demand.urgency)
-            self.tail.observe(ticks, demand.urgency * step_s)
+            self.tail.observe(ticks, demand.urgency * step_s, self.cost.noise)
 
     def refresh(self, fleet: Fleet) -> None:
         """After learning: the bounds until the next time."""

@@ -52,12 +52,12 @@ class Temper:
     cooldown_s: float = 3.0  # one congestion event lasts this long
     interval_s: float = 0.5  # between two decisions about the limit
     min_limit: float = 4.0
-    trust: float = 0.6  # share of the modelled capacity that a young fleet is evidence enough for
-    stretch: float = 1.25  # how far beyond the largest load ever served the model is believed …
+    trust: float = 0.65  # share of the modelled capacity that a young fleet is evidence enough for
+    stretch: float = 1.3  # how far beyond the largest load ever served the model is believed …
     creep: float = (
         0.05  # … and by how much near the top (above `creep_from` of the capacity), where
     )
-    creep_from: float = 0.8
+    creep_from: float = 0.85
     doubt_s: float = 60.0  # after congestion: how long nothing counts as evidence
     quiet_noise: float = 0.05  # steps vary by so much; where they vary more, by less
     kv_reserve: float = 0.05  # share of the KV pool that is never promised

@@ -20,9 +20,9 @@ _LOWEST, _STEP = 0.02, 1.1
 _BUCKETS = 64  # up to ε = 9
 _BAND = 1.3  # width of a band of load, as a ratio of υ·d
 _FADE = 0.998  # per interval of half a second in which the band was visited: half in three minutes
-_INHERITED = (
-    150_000.0  # ticks that earlier knowledge counts for at most: some minutes of a full house
-)
+# Ticks that earlier knowledge counts for at most, some minutes of a full house; where steps vary little, a third of it.
+_INHERITED = 150_000.0
+_NOISY = 0.15
 _SPEAKS = 30_000  # ticks until a lighter band than the heaviest has a say
 _GUESSED = 3000.0  # ticks that the guess before any measurement counts for
 _HERITAGE = 2.0  # × as many of them beyond the inherited ε as the quantile asks for
@@ -30,8 +30,9 @@ _COLLAPSE = 0.5  # share of an interval's ticks missed that is no tail any more
 _RARE = 0.001
 _LIKELY = 1.6  # ratio of the ε of one in a thousand to that of one in a hundred: 1.4 on steady machines, 2 on noisy
 _MAX_PAUSE = 0.25  # share of the budget that is set aside for pauses at most
-_MARGIN = 0.02
-_MARGIN_BY_NOISE, _QUIET = 0.6, 0.05
+_MARGIN = 0.025
+_MARGIN_BY_NOISE, _QUIET = 1.0, 0.05
+_FAR = 0.3  # this much beyond the load that was measured the margin for noise counts in full, at it by half
 _NO_BAND = -1000
 _NEAR = 2  # bands
 _LAG = 6  # intervals until a measurement is believed: a fault may come to light meanwhile
@@ -68,9 +69,11 @@ class _Band:
     def _exceeded_by(self, share: float) -> float:
         left = share * self.total
         for bucket in range(_BUCKETS, 0, -1):
+            if (
+                self.counts[bucket] > left
+            ):  # within the bucket, as if evenly spread over its logarithm
+                return _LOWEST * _STEP ** (bucket - left / self.counts[bucket])
             left -= self.counts[bucket]
-            if left <= 0:
-                return _LOWEST * _STEP**bucket
         return _LOWEST
 
 
@@ -84,22 +87,25 @@ class TailRatio:
         self.heaviest = heaviest  # band that speaks
         self.weight = min(weight, _INHERITED)  # ticks that what is known so far rests on
         self._bands: dict[int, _Band] = {heaviest: _Band(self.known, self.weight)}
-        self._pending: deque[tuple[Histogram, float]] = deque()
+        self._pending: deque[tuple[Histogram, float, float]] = deque()
 
     def even_limit(self, target_share: float, noise: float) -> float:
         """The share of the budget that an even tick may take for the slowest in a thousand to reach the target.
 
-        With a margin: it was measured on few of the slowest ticks, and the more steps vary, the less they say.
+        With a margin: it was measured on few of the slowest ticks, and the more steps vary and the lighter the load
+        that they were measured at, the less they say.
         """
         tail = self.known
-        pause = min(_MAX_PAUSE, (tail.slowest - tail.likely) * tail.even_share)
-        margin = _MARGIN + _MARGIN_BY_NOISE * max(0.0, noise - _QUIET)
-        return (target_share - pause) / (1 + tail.likely + margin)
+        room = target_share - min(_MAX_PAUSE, (tail.slowest - tail.likely) * tail.even_share)
+        limit = room / (1 + tail.likely + _MARGIN)
+        distance = min(1.0, max(0.0, limit / tail.even_share - 1) / _FAR)
+        by_noise = _MARGIN_BY_NOISE * max(0.0, noise - _QUIET) * (1 + distance) / 2
+        return room / (1 + tail.likely + _MARGIN + by_noise)
 
-    def observe(self, ticks: Histogram, even_share: float) -> None:
-        """An interval's ticks, with υ·d as it was in it."""
+    def observe(self, ticks: Histogram, even_share: float, noise: float) -> None:
+        """An interval's ticks, with υ·d as it was in it and by how much steps vary."""
         if ticks.total and even_share > 0 and ticks.miss_ratio < _COLLAPSE:
-            self._pending.append((ticks, even_share))
+            self._pending.append((ticks, even_share, noise))
         if len(self._pending) > _LAG:
             self.learn(*self._pending.popleft())
 
@@ -107,11 +113,12 @@ class TailRatio:
         """What was measured last was a fault, not load."""
         self._pending.clear()
 
-    def learn(self, ticks: Histogram, even_share: float) -> None:
+    def learn(self, ticks: Histogram, even_share: float, noise: float) -> None:
         """Believe a measurement."""
         number = floor(log(even_share) / log(_BAND))
         if number not in self._bands:
-            self._bands[number] = _Band(self.known, self.weight)
+            inherited = _INHERITED * min(1.0, max(1 / 3, noise / _NOISY))
+            self._bands[number] = _Band(self.known, min(self.weight, inherited))
         band = self._bands[number]
         band.counts = [count * _FADE for count in band.counts]
         for bucket, count in enumerate(ticks.counts):

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from bench import admission_wall
-from bench.admission_plant import A, E, F, G, Plant
+from bench.admission_plant import A, H, I, J, Plant
 from bench.admission_runs import BASELINES, STARTS, Row, capacity_of, run_case
 from bench.admission_scenarios import SCENARIOS, Scenario
 from bench.kv_output import NoPlot, check_plot, draw
 from bench.report import Figure, Report, at_least, at_most, parser, progress
 
 TUNED_SEEDS = (1, 2)
-HELD_OUT_SEEDS = tuple(range(201, 211))
-HELD_OUT = (E, F, G)
+HELD_OUT_SEEDS = tuple(range(301, 311))
+HELD_OUT = (H, I, J)
 WANTED = {"cold": 0.75, "calibrated": 0.85, "warm": 0.90}
 MAX_MISS, MAX_PEAK, MAX_RECOVERY_S, MIN_GOODPUT_RATIO = 0.001, 1.0, 5.0, 0.90
 

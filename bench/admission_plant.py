@@ -94,8 +94,9 @@ A = Plant(
     pool_windows=260,
 )
 
-# Looked at while the controller was built, after A: short ticks with few steps, long ones with many, a machine whose
-# fixed cost per step is 40 % of the tick.
+# Looked at while the controller was built, after A (B to G): short ticks with few steps, long ones with many, machines
+# whose fixed cost per step is 40 or 50 % of the tick. One step per 80 ms, in the way of Moshi; eight per 400 ms with a
+# large window; three per 200 ms.
 B = Plant(
     "B",
     SimCost(fixed_s=0.003, session_s=1.2e-5, token_s=3e-6, resident_s=4e-8),
@@ -123,8 +124,6 @@ D = Plant(
     pool_windows=240,
 )
 
-# Never tuned on; written down before the controller was run on any of them. One step per 80 ms, in the way of Moshi;
-# eight per 400 ms with a large window; three per 200 ms.
 E = Plant(
     "E",
     SimCost(fixed_s=0.009, session_s=4e-5, token_s=1e-5, resident_s=3e-7),
@@ -148,6 +147,35 @@ G = Plant(
     (Call(0.2, 3, 5),),
     window=2048,
     header=200,
+    pool_windows=300,
+    convexity=1.3,
+)
+
+# Never tuned on; written down before the controller was run on any of them. Two steps per 120 ms, six per half second,
+# five per 240 ms with a small window.
+H = Plant(
+    "H",
+    SimCost(fixed_s=0.005, session_s=3e-5, token_s=5e-6, resident_s=9e-8),
+    (Call(0.12, 2, 8),),
+    window=3000,
+    header=120,
+    pool_windows=320,
+    convexity=1.2,
+)
+I = Plant(  # noqa: E741 — named as its neighbours are
+    "I",
+    SimCost(fixed_s=0.008, session_s=8e-5, token_s=1e-5, resident_s=1e-7),
+    (Call(0.5, 6, 14),),
+    window=3072,
+    header=300,
+    pool_windows=280,
+)
+J = Plant(
+    "J",
+    SimCost(fixed_s=0.0035, session_s=4e-5, token_s=6e-6, resident_s=1.5e-7),
+    (Call(0.24, 5, 9),),
+    window=1024,
+    header=150,
     pool_windows=300,
     convexity=1.3,
 )

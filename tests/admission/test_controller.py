@@ -25,6 +25,10 @@ SLOW = Request(tick_s=1.0, steps_per_tick=10)
 SHORT = Request(tick_s=0.2, plateau_tokens=1000)
 
 
+# What a fleet of 170 that was served once is evidence for: half a creep more, while it is young again.
+KNOWN = 174
+
+
 def _settings(**changes: object) -> AdmissionSettings:
     return AdmissionSettings(SHAPE, **{"max_sessions": 400, **changes})  # type: ignore[arg-type]
 
@@ -71,10 +75,10 @@ def _fill(controller: Controller, request: Request = ORDINARY, start: float = 0.
 
 
 def test_a_warm_controller_fills_to_its_evidence_and_no_further() -> None:
-    """Remembered: 170 sessions at full age were served."""
+    """Remembered: 170 sessions at full age were served; a young fleet may be a fortieth larger."""
     controller = _experienced()
     leases = _fill(controller)
-    assert len(leases) == controller.active == controller.limit == 170
+    assert len(leases) == controller.active == controller.limit == KNOWN
 
 
 def test_a_cold_controller_starts_small() -> None:
@@ -159,8 +163,8 @@ def test_congestion_cuts_the_limit_once_and_refutes_the_evidence() -> None:
             controller.observe_tick(0.95, missed=False)  # some are in time: no stall
         _tick_along(controller, 103.0 + half / 2, share=1.2)
     assert controller.aimd.decreases == 1
-    assert controller.aimd.value == pytest.approx(153, abs=1)
-    assert controller.evidence.served <= 170
+    assert controller.aimd.value == pytest.approx(0.9 * KNOWN, abs=1)
+    assert controller.evidence.served <= KNOWN
 
 
 def test_joins_are_paced() -> None:
@@ -207,7 +211,7 @@ def test_a_stalled_engine_takes_nobody_and_keeps_its_limit() -> None:
     for half in range(20):
         _tick_along(controller, 113 + half / 2)
     assert controller.aimd.value == pytest.approx(limit, rel=0.01)
-    assert controller.active == 170
+    assert controller.active == KNOWN
 
 
 def test_zero_traffic_changes_nothing() -> None:
@@ -249,7 +253,7 @@ def test_two_tenants_at_ten_to_one_each_get_their_quota() -> None:
 def test_premium_sessions_enter_while_standard_ones_are_refused() -> None:
     """Twenty places are reserved for them, whatever the bound that refuses the others."""
     controller = _experienced(quotas=Quotas(reserved=20, premium=frozenset({"gold"})))
-    assert len(_fill(controller, Request("plain", 0.2))) == 150
+    assert len(_fill(controller, Request("plain", 0.2))) == KNOWN - 20
     assert len(_fill(controller, Request("gold", 0.2), start=500.0)) == 20
     assert isinstance(controller.try_admit(999.0, Request("plain", 0.2)), Rejection)
 
@@ -257,7 +261,7 @@ def test_premium_sessions_enter_while_standard_ones_are_refused() -> None:
 def test_premium_that_is_in_already_needs_no_reserve() -> None:
     """Places are reserved for premium sessions that could still come."""
     controller = _experienced(quotas=Quotas(reserved=20))
-    assert len(_fill(controller, Request("gold", 0.2, premium=True))) == 170
+    assert len(_fill(controller, Request("gold", 0.2, premium=True))) == KNOWN
 
 
 # -- explanations --------------------------------------------------------------------

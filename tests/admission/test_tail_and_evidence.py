@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from admission.evidence import Departures, Evidence
+from admission.evidence import Departures, Evidence, share_of_proof
 from admission.latency_window import Histogram
 from admission.settings import Temper
 from admission.tail import TailRatio
@@ -25,7 +25,7 @@ def test_the_tail_is_learned() -> None:
     """Its margin included, it lies just above the slowest tick of a thousand."""
     tail, rng = TailRatio(), np.random.default_rng(0)
     for _ in range(400):
-        tail.observe(_ticks(0.5, 0.4, rng), 0.5)
+        tail.observe(_ticks(0.5, 0.4, rng), 0.5, 0.05)
     assert 0.38 < tail.known.slowest < 0.7
     assert tail.even_limit(1.0, 0.05) == pytest.approx(1 / (1.02 + tail.known.slowest), rel=0.01)
 
@@ -34,10 +34,10 @@ def test_few_ticks_do_not_overrule_many() -> None:
     """A quiet half minute does not make a machine steady that was noisy for an hour."""
     tail, rng = TailRatio(), np.random.default_rng(0)
     for _ in range(400):
-        tail.observe(_ticks(0.5, 0.8, rng), 0.5)
+        tail.observe(_ticks(0.5, 0.8, rng), 0.5, 0.05)
     noisy = tail.known.slowest
     for _ in range(30):
-        tail.observe(_ticks(0.66, 0.05, rng), 0.66)
+        tail.observe(_ticks(0.66, 0.05, rng), 0.66, 0.05)
     assert tail.known.slowest == pytest.approx(noisy, rel=0.15)
 
 
@@ -46,7 +46,7 @@ def test_a_collapse_is_no_tail() -> None:
     tail, rng = TailRatio(), np.random.default_rng(0)
     before = tail.known
     for _ in range(20):
-        tail.observe(_ticks(0.95, 2.0, rng), 0.95)
+        tail.observe(_ticks(0.95, 2.0, rng), 0.95, 0.05)
     assert tail.known == before
 
 
@@ -54,14 +54,14 @@ def test_what_a_fault_spoilt_is_forgotten() -> None:
     """Ticks are believed three seconds late, and not at all if a fault came to light meanwhile."""
     tail, rng = TailRatio(), np.random.default_rng(0)
     for _ in range(200):
-        tail.observe(_ticks(0.4, 0.2, rng), 0.4)
+        tail.observe(_ticks(0.4, 0.2, rng), 0.4, 0.05)
     before = tail.known
     for _ in range(6):
-        tail.observe(_ticks(0.4, 2.0, rng), 0.4)
+        tail.observe(_ticks(0.4, 2.0, rng), 0.4, 0.05)
     tail.forget_recent()
     for _ in range(6):
-        tail.observe(_ticks(0.4, 0.2, rng), 0.4)
-    assert tail.known.slowest == before.slowest
+        tail.observe(_ticks(0.4, 0.2, rng), 0.4, 0.05)
+    assert tail.known.slowest == pytest.approx(before.slowest, rel=0.02)
 
 
 def test_pauses_of_the_machine_are_not_multiplied() -> None:
@@ -70,7 +70,7 @@ def test_pauses_of_the_machine_are_not_multiplied() -> None:
     for _ in range(400):
         ticks = _ticks(0.1, 0.2, rng)
         ticks.add(0.6, missed=False)
-        tail.observe(ticks, 0.1)
+        tail.observe(ticks, 0.1, 0.05)
     assert tail.known.slowest > 4
     assert tail.known.likely < 0.5
     assert tail.even_limit(0.95, 0.05) > (0.95 - 0.25) / 1.5
@@ -79,25 +79,36 @@ def test_pauses_of_the_machine_are_not_multiplied() -> None:
 def test_a_fresh_fleet_proves_little() -> None:
     """A hundred sessions at a tenth of their windows are evidence for ten."""
     evidence = Evidence()
-    evidence.saw(100, 0.1)
+    evidence.saw(100, 0.1, 1.0)
     assert evidence.served == 10
     assert evidence.bound(200, 1.0, 0.05, TEMPER) == TEMPER.trust * 200
 
 
-def test_near_the_top_only_what_is_served_now_lets_it_creep() -> None:
-    """A remembered fleet is reached again at once; beyond it only from a fleet that has aged."""
+def test_near_the_top_only_what_is_proven_lets_it_creep() -> None:
+    """A remembered fleet is reached again at once and hardly passed; what is served now lets in more."""
     evidence = Evidence(served=180)
-    evidence.saw(180, 0.2)
-    assert evidence.bound(200, 1.0, 0.05, TEMPER) == 180
-    evidence.saw(180, 1.0)
+    evidence.saw(180, 0.2, 1.0)
+    assert evidence.bound(200, 1.0, 0.05, TEMPER) == pytest.approx(180 * 1.025)
+    evidence.saw(180, 1.0, 1.0)
     assert evidence.bound(200, 1.0, 0.05, TEMPER) == pytest.approx(180 * 1.05)
     assert evidence.bound(200, 1.0, 0.15, TEMPER) == pytest.approx(180 * (1 + 0.05 / 3))
+
+
+def test_a_load_is_proven_by_as_many_ticks_as_show_the_slowest_in_a_thousand() -> None:
+    """Half of them prove half of the way; on a noisy machine three times as many are needed."""
+    evidence = Evidence(served=180)
+    evidence.saw(200, 1.0, 0.5)
+    assert (evidence.served, evidence.proven) == (200, 190)
+    evidence.saw(200, 1.0, 1.0)
+    assert evidence.proven == 200
+    assert share_of_proof(2000, 0.05, TEMPER) == pytest.approx(0.5)
+    assert share_of_proof(2000, 0.15, TEMPER) == pytest.approx(0.5 / 3)
 
 
 def test_congestion_refutes_evidence() -> None:
     """The load under which ticks were late is not evidence for itself."""
     evidence = Evidence(served=200)
-    evidence.saw(150, 1.0)
+    evidence.saw(150, 1.0, 1.0)
     evidence.refuted()
     assert evidence.served == pytest.approx(147)
     evidence.refuted()
