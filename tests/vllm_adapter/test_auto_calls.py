@@ -25,7 +25,7 @@ from engine.listener import CallPart, Usage
 from engine.models.base import Message, ModelSpec, SessionSetup
 from engine.models.cascade import Cascade, CascadeParts
 from engine.models.chatml import ChatMl, Persona
-from engine.models.tools import call_text
+from engine.models.tools import call_schema, call_text
 from engine.pool import Pools
 from engine.response import ResponseRequest
 from engine.settings import EngineSettings
@@ -54,25 +54,27 @@ ASKED = Message("user", "Light, please.", "u1")
 class Steered(Cascade):
     """A model whose next choices are known: one entry of `choices` for each part of an answer."""
 
-    choices: list[TokenRules]
+    choices: list[TokenRules | str]  # a string: the schema of what it writes
 
     def sampling(self) -> Sampling:
-        return Sampling(temperature=1.0, seed=5, rules=self.choices.pop(0))
+        choice = self.choices.pop(0)
+        if isinstance(choice, str):
+            return Sampling(temperature=1.0, seed=5, schema=choice)
+        return Sampling(temperature=1.0, seed=5, rules=choice)
 
 
 class Deck:
     """What a model may be steered to."""
 
     def __init__(self, chat: ChatMl) -> None:
-        assert chat.call_mark is not None
-        assert chat.call_mark.token is not None
-        mark = chat.call_mark.token
+        mark = (chat.call_mark and chat.call_mark.token) or 0
         letters = tuple(chat._text("abcdefgh "))
         silent = tuple(i for i in range(VOCAB) if i not in letters)
         self.words_then_call = TokenRules(forbid=silent, last=mark)
         self.call = TokenRules(first=mark)
         self.ends = TokenRules(first=chat.stop_token_ids[0])
         self.words = TokenRules(forbid=silent, last=chat.stop_token_ids[0])
+        self.bare = call_schema([STOP])  # a call in the middle of nowhere
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +115,16 @@ def asking(response_id: str, *more: Message, **options: Any) -> ResponseRequest:
 
 
 def converse(
-    backend: VllmBackend, folder: Path, choices: str, *requests: ResponseRequest
+    backend: VllmBackend,
+    folder: Path,
+    choices: str,
+    *requests: ResponseRequest,
+    cancels: str = "",
 ) -> tuple[Caller, Steered]:
-    """Answer the requests one after the other, in one call, with a model that makes these choices."""
+    """Answer the requests one after the other, in one call, with a model that makes these choices.
+
+    The request named by `cancels` is cancelled as soon as it calls.
+    """
     chat = ChatMl(folder, Persona("You are a house."))
     deck = Deck(chat)
     spec = ModelSpec("tiny", 160, 24_000, 24_000, 6, False, stop_token_ids=chat.stop_token_ids)
@@ -141,7 +150,11 @@ def converse(
             session = engine.open("s", SessionSetup(), caller)
             for request in requests:
                 session.respond(request)
-                await caller.until("ended", request.response_id)
+                if request.response_id == cancels:
+                    await caller.until("call", cancels)
+                    session.cancel(cancels)
+                else:
+                    await caller.until("ended", request.response_id)
             engine.close("s")
             await asyncio.sleep(0.05)
             engine.request_stop()
@@ -273,3 +286,29 @@ def test_a_tool_that_no_grammar_can_hold_fails_the_answer_alone(
     assert fact[4]
     assert ending(caller, "r2")[0] == "completed"
     assert backend.snapshot().sessions == 0
+
+
+def test_a_cancelled_call_is_forgotten_and_the_next_answer_is_given(
+    backend: VllmBackend, folder: Path
+) -> None:
+    """A few tokens of it may still be decoded; nothing of it is told, and the context goes on without it."""
+    caller, _ = converse(backend, folder, "call words", asking("r1"), asking("r2"), cancels="r1")
+    assert caller.ended("r1") is None
+    last_of_first = max(i for i, fact in enumerate(caller.facts) if fact[1] == "r1")
+    first_of_second = min(i for i, fact in enumerate(caller.facts) if fact[1] == "r2")
+    assert last_of_first < first_of_second
+    reason, usage = ending(caller, "r2")
+    assert reason == "completed"
+    assert usage.cached_tokens >= usage.input_tokens - 2
+    assert backend.snapshot().sessions == 0
+
+
+def test_a_model_without_a_tools_branch_may_begin_with_a_call(
+    backend: VllmBackend, tmp_path: Path
+) -> None:
+    """It is told of no tools under `auto`; what it writes as a call is one all the same, and fits the tool."""
+    plain = write_tiny_chatml(tmp_path / "plain")
+    caller, _ = converse(backend, plain, "bare", asking("r1"))
+    assert calls_of(caller, "r1") == [("stop", {})]
+    assert "r1" not in caller.text
+    assert ending(caller, "r1")[0] == "completed"
