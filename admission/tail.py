@@ -72,7 +72,7 @@ class _Band:
             if (
                 self.counts[bucket] > left
             ):  # within the bucket, as if evenly spread over its logarithm
-                return _LOWEST * _STEP ** (bucket - left / self.counts[bucket])
+                return float(_LOWEST * _STEP ** (bucket - left / self.counts[bucket]))
             left -= self.counts[bucket]
         return _LOWEST
 
