@@ -147,7 +147,7 @@ def test_what_was_learned_survives_json() -> None:
         "[]",
         "null",
         "{}",
-        STATE.dumps().replace('"version": 1', '"version": 0'),
+        STATE.dumps().replace('"version": 2', '"version": 0'),
         STATE.dumps().replace("170.0", "NaN"),
         STATE.dumps().replace('"tail"', '"tale"'),
         STATE.dumps()[:-20],
