@@ -2,14 +2,17 @@
 
 Ours: streaming features of the second, as the model's tensors, wrapped for vLLM. Stock: the model's own feature
 extractor on the same second, padded to 30 s where its processor does so. One thread each, the real mel widths, no
-weights. And, because features are made piece by piece: how far they are from those of the whole clip.
+weights. And, because features are made piece by piece: how far they are from those of the whole clip. And what an image
+costs.
 """
 
+import io
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,12 +21,14 @@ from bench.audio import CLIPS, read_wav
 from bench.report import Figure, Report, at_most, parser, progress
 from engine.models import minicpmo, qwen2_audio, qwen_omni, ultravox
 from engine.models.audio_format import AudioFormat
+from engine.models.image_format import minicpm_images, qwen_images
 from engine.speech.mel import QUIET, Features, StreamingMel
 from engine.speech.ports import SPEECH_RATE, Samples
 from engine.vllm_adapter.multimodal import ENCODERS, FeatureTranslator
 
 SECOND = SPEECH_RATE
 REPEAT, QUICK_REPEAT = 200, 30
+IMAGE_TOKENS = 256  # of an image, at most
 LIMIT_MS = 5.0  # per second of audio and session: half a percent of a core
 
 
@@ -153,6 +158,41 @@ def differences(audio: Samples, bins: int) -> list[Figure]:
     return figures
 
 
+def images(repeat: int) -> list[Figure]:
+    """Milliseconds to decode, scale and cut a 720p JPEG, ours and the stock processor's."""
+    from PIL import Image
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    small = np.random.default_rng(0).integers(0, 256, (9, 16, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(small).resize((1280, 720), Image.Resampling.BICUBIC).save(file, "JPEG")
+    data = file.getvalue()
+    vision = {"patch_size": 14, "image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
+    ours = qwen_images(vision, Path(), 0, (0, 0), IMAGE_TOKENS)
+    single = minicpm_images(64, 0, (0, 0))
+    size = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * IMAGE_TOKENS}
+    processor: Any = Qwen2VLImageProcessorPil  # untyped upstream
+    theirs = processor(size=size)
+
+    def stock() -> object:
+        return theirs(Image.open(io.BytesIO(data)), return_tensors="np")
+
+    ways: dict[str, Callable[[], object]] = {
+        "Qwen-Omni": lambda: ours.item(data),
+        "MiniCPM-o": lambda: single.item(data),
+        "Qwen-Omni, stock processor": stock,
+    }
+    figures = []
+    for name, work in ways.items():
+        took = []
+        for _ in range(repeat):
+            started = time.perf_counter()
+            work()
+            took.append(time.perf_counter() - started)
+        figures.append(Figure(f"image, {name}", round(1000 * float(np.median(took)), 2), "ms"))
+    return figures
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the benchmark; 1 with --check if a target is missed."""
     options = parser("encode", "Audio features per second of speech, one thread.").parse_args(argv)
@@ -176,7 +216,7 @@ def main(argv: Sequence[str]) -> int:
             Figure(f"{subject.name}: stock extractor, {how}", round(extracted, 3), "ms"),
             Figure(f"{subject.name}: stock / ours", round(extracted / features, 1), "x"),
         )
-    report.add(*differences(audio, 128))
+    report.add(*differences(audio, 128), *images(repeat))
     report.publish(options.json)
     return 1 if options.check and report.missed else 0
 
