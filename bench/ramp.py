@@ -10,10 +10,9 @@ capacity, nearly.
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from bench.frontend import as_toml
 from bench.kv_output import NoPlot, check_plot, draw
 from bench.ramp_callers import Callers
+from bench.ramp_trace import Trace, watch
 from bench.report import Figure, Report, at_most, parser, progress
 from bench.scoring import percentile
 from bench.scrape import Scrape, scrape
@@ -30,7 +30,6 @@ from bench.server_process import (
     ServerProcess,
     exit_on_sigterm,
     free_port,
-    get,
     metronome,
 )
 from bench.tiny_model import write_tiny_llama
@@ -45,7 +44,6 @@ ON_TIME = 0.99  # of a fixed fleet's ticks, for it to count as held
 MAX_EXTRA_MISS = 0.001
 MAX_REFUSAL_MS = 100.0
 MAX_CAPACITY_ERROR = 0.15
-_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ class Effort:
     """How long to look, seconds."""
 
     fixed_s: float = 8.0  # at a fixed fleet, once its windows are full
-    half_s: float = 20.0  # at half the capacity
+    half_s: float = 40.0  # at half the capacity
     ramp_s: float = 40.0  # for the offer to grow from half to twice
     settle_s: float = 60.0
     hold_s: float = 20.0  # while the result is read
@@ -62,18 +60,6 @@ class Effort:
 
 FULL = Effort()
 QUICK = Effort(5.0, 10.0, 20.0, 30.0, 10.0, 0.15)
-
-
-@dataclass(slots=True)
-class Trace:
-    """The learning door over time."""
-
-    t: list[float] = field(default_factory=list)
-    admitted: list[float] = field(default_factory=list)
-    limit: list[float] = field(default_factory=list)
-    rejected: list[float] = field(default_factory=list)
-    p99: list[float] = field(default_factory=list)  # share of the budget
-    offered: list[float] = field(default_factory=list)
 
 
 def configuration(folder: Path, model: Path, kind: str) -> Path:
@@ -150,27 +136,6 @@ def capacity(port: int, effort: Effort, start: int) -> int:
     return most_held(holds, start, ceiling=CEILING, precision=effort.precision)
 
 
-async def _watch(port: int, crowd: Callers, trace: Trace, offered: list[int]) -> None:
-    """Keep what the door says of itself, until cancelled."""
-    start = time.monotonic()
-    while True:
-        status, body = await asyncio.to_thread(get, port, "/debug/admission")
-        if status == 200:
-            found = json.loads(body)
-            trace.t.append(time.monotonic() - start)
-            trace.admitted.append(found["active"])
-            trace.limit.append(found["limit"])
-            trace.rejected.append(found["decisions"]["rejected"])
-            trace.p99.append(_shown(found["recent"]["p99_share"]))
-            trace.offered.append(offered[0])
-        await asyncio.sleep(_POLL_S)
-
-
-def _shown(share: float | None) -> float:
-    """A share of the budget, as far up as a plot goes; None is infinite."""
-    return 2.0 if share is None else min(2.0, share)
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What the learning door did."""
@@ -185,10 +150,9 @@ class Outcome:
 
 
 async def _ramp(port: int, held: int, effort: Effort) -> Outcome:
-    crowd, trace, offered = Callers(port, "/v1/realtime", TICK_S), Trace(), [0]
-    watching = asyncio.ensure_future(_watch(port, crowd, trace, offered))
+    crowd, trace = Callers(port, "/v1/realtime", TICK_S), Trace()
+    watching = asyncio.ensure_future(watch(port, crowd, trace))
     half = max(1, held // 2)
-    offered[0] = half
     crowd.grow(half, half / 4)
     await asyncio.sleep(half / 4 + FILL_S)
     progress(f"offered {half}: {crowd.seen.inside} inside")
@@ -196,11 +160,10 @@ async def _ramp(port: int, held: int, effort: Effort) -> Outcome:
     await asyncio.sleep(effort.half_s)
     half_miss = miss_ratio(before, await _looked(port))
     progress(f"half load: {half_miss:.3%} missed")
-    offered[0] = 2 * held
     crowd.grow(2 * held - half, effort.ramp_s)
     ramping = await _looked(port)
     await asyncio.sleep(effort.ramp_s + effort.settle_s)
-    seen_from = len(trace.t)
+    seen_from = len(trace.t_s)
     await asyncio.sleep(effort.hold_s)
     full_miss = miss_ratio(ramping, await _looked(port))
     watching.cancel()
@@ -267,17 +230,7 @@ def main(argv: Sequence[str]) -> int:
     report.add(*_figures(held, outcome))
     report.publish(None)
     _write(options.json, report, outcome)
-    trace = outcome.trace
-    curves = {
-        "sessions": {
-            "offered": (trace.t, trace.offered),
-            "limit": (trace.t, trace.limit),
-            "admitted": (trace.t, trace.admitted),
-        },
-        "refusals so far": {"rejected": (trace.t, trace.rejected)},
-        "p99 / budget": {"p99": (trace.t, trace.p99)},
-    }
-    draw(options.plot, "seconds", curves)
+    draw(options.plot, "seconds", outcome.trace.panels())
     for problem in outcome.unclean[:5]:
         print(f"problem: {problem}", file=sys.stderr)
     return 1 if options.check and report.missed else 0
@@ -287,15 +240,7 @@ def _write(path: Path | None, report: Report, outcome: Outcome) -> None:
     if path is None:
         return
     whole: dict[str, Any] = report.as_json()
-    trace = outcome.trace
-    whole["trace"] = {
-        "t_s": trace.t,
-        "offered": trace.offered,
-        "admitted": trace.admitted,
-        "limit": trace.limit,
-        "rejected": trace.rejected,
-        "p99_share": trace.p99,
-    }
+    whole["trace"] = outcome.trace.as_json()
     whole["reasons"] = outcome.reasons
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")

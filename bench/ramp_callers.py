@@ -31,6 +31,7 @@ class Seen:
     unclean: list[str] = field(
         default_factory=list
     )  # neither let in nor properly refused, or lost later
+    came: int = 0  # callers who want a call by now
     inside: int = 0
 
 
@@ -69,6 +70,7 @@ class Callers:
     async def _call(self, after_s: float) -> None:
         """Knock until let in, then talk for ever."""
         await asyncio.sleep(after_s)
+        self.seen.came += 1
         while True:
             retry_after_s = await self._knock()
             if retry_after_s is None:

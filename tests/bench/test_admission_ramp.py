@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.ramp import FILL_S, TICK_S, WINDOW, Outcome, Trace, _figures, configuration, miss_ratio
+from bench.ramp import FILL_S, TICK_S, WINDOW, Outcome, _figures, configuration, miss_ratio
 from bench.ramp_callers import Callers
+from bench.ramp_trace import Trace
 from bench.scrape import Scrape
 from server.config import load_config
 
