@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import admission_wall
+from bench import admission_decision, admission_wall
 from bench.admission_plant import A, H, I, J, Plant
 from bench.admission_runs import BASELINES, STARTS, Row, capacity_of, run_case
 from bench.admission_scenarios import SCENARIOS, Scenario
@@ -27,6 +27,7 @@ HELD_OUT_SEEDS = tuple(range(301, 311))
 HELD_OUT = (H, I, J)
 WANTED = {"cold": 0.75, "calibrated": 0.85, "warm": 0.90}
 MAX_MISS, MAX_PEAK, MAX_RECOVERY_S, MIN_GOODPUT_RATIO = 0.001, 1.0, 5.0, 0.90
+MAX_DECISION_US = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,12 @@ def _negative_control(plot: Path | None) -> list[Figure]:
     ]
 
 
+def _decision() -> Figure:
+    spent = admission_decision.microseconds()
+    name = f"a decision with {admission_decision.SESSIONS:,} sessions in"
+    return at_most(name, round(spent, 2), "µs", MAX_DECISION_US)
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the suite; with --check 1 if a bound was not held."""
     command = parser("admission", "The admission controller against its alternatives, simulated.")
@@ -202,7 +209,7 @@ def main(argv: Sequence[str]) -> int:
         work = [job for job in work if job.scenario.name in options.scenario]
     rows = run_all(work)
     found = problems(rows)
-    report.add(*_figures(rows, found), *_negative_control(options.plot))
+    report.add(*_figures(rows, found), *_negative_control(options.plot), _decision())
     print(table(rows))
     report.publish(None)
     for problem in found:
