@@ -11,7 +11,8 @@ from admission.learned import Learned
 from admission.port import Lease, Request
 from admission.settings import AdmissionSettings
 from bench.admission_plant import HICCUP, Plant
-from bench.admission_sim import Caller, Floats, Simulation
+from bench.admission_sim import Simulation
+from bench.admission_terms import Caller, Floats
 
 _SETTLE_S = 2.0
 

@@ -12,7 +12,7 @@ from admission.port import Lease, Rejection, Request
 from admission.resources import Reading
 from admission.settings import AdmissionSettings, SessionShape
 from bench.admission_plant import Plant
-from bench.admission_sim import Floats
+from bench.admission_terms import Floats
 
 _RETRY_S = 2.0
 _ENOUGH = 20  # ticks in an interval

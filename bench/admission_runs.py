@@ -11,7 +11,8 @@ from bench.admission_calibrate import calibrate
 from bench.admission_doors import Baseline, Gradient, Metronome, PerSample, PerWindow, settings_for
 from bench.admission_plant import Plant
 from bench.admission_scenarios import COLD_S, READY_S, Case
-from bench.admission_sim import BIN_S, Caller, Simulation, Tally
+from bench.admission_sim import Simulation
+from bench.admission_terms import BIN_S, Caller, Tally
 
 MISS = 0.001  # the share of missed ticks that a capacity may have
 _RECOVERED_MISS = 0.01

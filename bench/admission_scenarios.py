@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bench.admission_plant import Call, Plant
-from bench.admission_sim import Caller, Faults
+from bench.admission_terms import Caller, Faults
 
 OFFERED = 2.0  # × capacity
 COLD_S = 300.0  # from the moment demand crosses capacity to the reading, without history …

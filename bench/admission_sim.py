@@ -7,8 +7,7 @@ the controller's intervals happen in the order of time, also while a step is und
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,68 +15,8 @@ import numpy.typing as npt
 from admission.port import Lease, Rejection, Request
 from admission.resources import Reading
 from bench.admission_plant import HICCUP, Plant
+from bench.admission_terms import BIN_S, Caller, Door, Faults, Floats, Tally
 
-Floats = npt.NDArray[np.float64]
-
-
-class Door(Protocol):
-    """What the simulator needs of a controller, the production one included."""
-
-    interval_s: float
-
-    def try_admit(self, now: float, request: Request) -> Lease | Rejection: ...
-    def release(self, now: float, lease: Lease) -> None: ...
-    def ticks(self, shares: Floats, missed: int) -> None: ...
-    def step(self, sessions: int, seconds: float, residents: int, tokens: float) -> None: ...
-    def control(self, now: float, reading: Reading) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Somebody who wants a session of this length, from this moment on, and keeps asking."""
-
-    at: float
-    lasts_s: float
-    tenant: str = "default"
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """What goes wrong with the engine."""
-
-    slow: tuple[tuple[float, float, float], ...] = ()  # (from, to, factor)
-    stalls: tuple[tuple[float, float], ...] = ()  # (at, seconds)
-
-    @property
-    def any(self) -> bool:
-        return bool(self.slow or self.stalls)
-
-    @property
-    def over_at(self) -> float:
-        """End of the last one."""
-        return max([to for _, to, _ in self.slow] + [at + s for at, s in self.stalls], default=0.0)
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a run saw."""
-
-    owed: int = 0
-    missed: int = 0
-    rejected: int = 0
-    admitted: int = 0
-    peak: int = 0
-    served_s: float = 0.0  # seconds of calls whose ticks were in time
-    trace: list[tuple[float, int, float]] = field(default_factory=list)  # (t, active, limit)
-    bins: list[tuple[int, int]] = field(default_factory=list)  # (owed, missed) by interval of BIN_S
-    by_tenant: dict[str, int] = field(default_factory=dict)  # active at the end
-
-    @property
-    def miss(self) -> float:
-        return self.missed / self.owed if self.owed else 0.0
-
-
-BIN_S = 0.5
 _RESERVED = 64
 _NOISE_BLOCK = 4096
 

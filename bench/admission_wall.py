@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from admission.settings import AdmissionSettings, SessionShape
 from bench.admission_doors import Metronome
 from bench.admission_plant import BLOCK_TOKENS, A
-from bench.admission_sim import BIN_S, Caller, Simulation, Tally
+from bench.admission_sim import Simulation
+from bench.admission_terms import BIN_S, Caller, Tally
 
 HORIZON_S = 600.0
 CALLERS = 400

@@ -14,7 +14,8 @@ from bench.admission_doors import Baseline, Gradient, Metronome, PerSample, PerW
 from bench.admission_plant import A, Call, Plant
 from bench.admission_runs import Row, capacity_of, learned_for, run_case, steady_miss
 from bench.admission_scenarios import SCENARIOS
-from bench.admission_sim import Caller, Faults, Simulation
+from bench.admission_sim import Simulation
+from bench.admission_terms import Caller, Faults
 from engine.sim_backend import SimBackend, SimCost
 from engine.work import Append, TickBatch
 
