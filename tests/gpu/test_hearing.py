@@ -24,6 +24,7 @@ from models_vllm.test_hearing import (
 from bench.tiny_audio import spread_weights, write_qwen2_audio
 from engine.models.audio_chat import AudioChatMl
 from engine.models.families import family_of, read_config
+from engine.models.registry import ModelSettings, build_model
 from engine.vllm_adapter.backend import VllmBackend
 from engine.vllm_adapter.settings import VllmSettings
 
@@ -67,7 +68,8 @@ def plant(
     )
     with spread_weights():
         backend = VllmBackend(settings)
-    yield Plant(backend, chat, family.format(config, chat.control))
+    model = build_model(ModelSettings(id=str(folder), vad="sim", stt="none", tts="sim"))
+    yield Plant(backend, chat, family.format(config, chat.control), model.spec)
     backend.shutdown()
 
 
