@@ -14,6 +14,7 @@ away any more. So what is compared with the limit is today's fleet *as it will b
 Then joins are paced. `try_admit` is O(1); learning happens in `control`, every half second.
 """
 
+from dataclasses import replace
 from math import floor, inf
 
 from admission.aimd import AimdLimit
@@ -29,7 +30,7 @@ from admission.port import Lease, Reason, Rejection, Request
 from admission.projection import Kind
 from admission.resources import IngestLoad, KvPool, Reading, StallLatch
 from admission.retry import RetryAdvice
-from admission.settings import AdmissionSettings, come_back_share
+from admission.settings import AdmissionSettings, Quotas, come_back_share
 from admission.tail import Tail, TailRatio
 
 _ROUNDING = 1e-6  # of a session
@@ -83,6 +84,8 @@ class Controller:
         obstacle = self._obstacle(kind, request.tenant, premium=premium) or self._pacing(now)
         if obstacle is not None:
             return self._reject(obstacle)
+        if premium and not request.premium:  # whoever is premium may change before it leaves
+            request = replace(request, premium=True)
         lease = Lease(request.tenant, now, request=request)
         self.fleet.enter(lease, kind, premium=premium)
         self.pool.promise(self._promise(kind))
@@ -100,7 +103,7 @@ class Controller:
         assert lease.request is not None, f"released {lease} of another door"
         lease.released = True
         kind = self.fleet.kind_of(lease.request)
-        self.fleet.leave(lease, kind, premium=self._is_premium(lease.request))
+        self.fleet.leave(lease, kind, premium=lease.request.premium)
         self.pool.free(self._promise(kind))
         self.probation.left(lease)
         self.departures.left()
@@ -114,6 +117,10 @@ class Controller:
         """Let people in again, if it was closed for `reason`; closed for another it stays closed."""
         if self._closed == reason:
             self._closed = None
+
+    def requota(self, quotas: Quotas) -> None:
+        """Who may have how much, from now on; those who are in stay. Raises ValueError if all places are reserved."""
+        self.settings = replace(self.settings, quotas=quotas)
 
     @property
     def active(self) -> int:

@@ -42,6 +42,10 @@ class KeyRing:
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._digests: tuple[bytes, ...] = tuple(sorted({_digest(key) for key in keys}))
 
+    def become(self, other: "KeyRing") -> None:
+        """Hold the keys of `other` from now on, and no more."""
+        self._digests = other._digests
+
     def __len__(self) -> int:
         return len(self._digests)
 

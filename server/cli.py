@@ -127,7 +127,7 @@ def _serve(args: argparse.Namespace) -> int:
     with _start_failures():
         from server.runtime import serve
 
-        return serve(config)
+        return serve(config, lambda: _configuration(args))
 
 
 def _configuration(args: argparse.Namespace) -> Config:

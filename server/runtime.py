@@ -11,7 +11,9 @@ backend is freed and its threads are joined.
 import asyncio
 import logging
 import os
+import signal
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from secrets import token_bytes
@@ -40,6 +42,7 @@ from server.listening import CannotListen, addresses, bound_socket
 from server.metrics import Metrics
 from server.readiness import Readiness
 from server.realtime import DoorPolicy, RealtimeDoor
+from server.reload import Reload
 from server.warmup import Muted
 from server.websocket import CallSocket
 
@@ -65,11 +68,12 @@ class Parts:
     door: RealtimeDoor
     app: App
     health: Health
+    reload: Reload
     plateau_blocks: int  # KV blocks that one session holds at most; 0: no plateau
 
 
-async def build(config: Config) -> "Runtime":
-    """A runtime whose engine has started: nothing is served yet.
+async def build(config: Config, read: Callable[[], Config] | None = None) -> "Runtime":
+    """A runtime whose engine has started: nothing is served yet. `read`: the configuration as it is now, for SIGHUP.
 
     Raises:
         ConfigError, WeightsError, SpeechUnavailable, EngineUnavailable: as the parts do.
@@ -116,10 +120,21 @@ async def build(config: Config) -> "Runtime":
         keeper=keeper,
     )
     app = App(surface, door)
-    plateau = plateau_blocks(config, engine.model, kv)
+    learning = None if keeper is None else keeper.controller
     return Runtime(
         Parts(
-            config, clock, engine, observer, metrics, admission, keeper, door, app, health, plateau
+            config=config,
+            clock=clock,
+            engine=engine,
+            observer=observer,
+            metrics=metrics,
+            admission=admission,
+            keeper=keeper,
+            door=door,
+            app=app,
+            health=health,
+            reload=Reload(read or (lambda: config), config, ring, learning),
+            plateau_blocks=plateau_blocks(config, engine.model, kv),
         )
     )
 
@@ -265,8 +280,11 @@ def uvicorn_config(config: Config, app: App) -> uvicorn.Config:
     )
 
 
-def serve(config: Config) -> int:
-    """Run the server in this process until a signal ends it; the exit status."""
+def serve(config: Config, read: Callable[[], Config] | None = None) -> int:
+    """Run the server in this process until a signal ends it; the exit status.
+
+    `read`: the configuration as it is now, for SIGHUP.
+    """
     logs.set_up(config.log.level, config.log.format)
     _announce.setLevel(logging.INFO)
     try:
@@ -277,16 +295,24 @@ def serve(config: Config) -> int:
     import uvloop  # no wheel for Windows
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status, is_hung = runner.run(_serve(config, sock))
+        status, is_hung = runner.run(_serve(config, read, sock))
     if is_hung:  # the interpreter would wait for that thread for ever
         logging.shutdown()
         os._exit(status)
     return status
 
 
-async def _serve(config: Config, sock: socket.socket) -> tuple[int, bool]:
+async def _serve(
+    config: Config, read: Callable[[], Config] | None, sock: socket.socket
+) -> tuple[int, bool]:
     """The exit status, and whether a thread was left behind that may never end."""
-    runtime = await build(config)
+    reload: list[Callable[[], None]] = []
+    if hasattr(signal, "SIGHUP"):  # while starting it does nothing: the file has just been read
+        asyncio.get_running_loop().add_signal_handler(
+            signal.SIGHUP, lambda: [again() for again in reload]
+        )
+    runtime = await build(config, read)
+    reload.append(runtime.parts.reload)
     await runtime.serve(sock)
     parts = runtime.parts
     return (1 if parts.health.phase is Phase.DEAD else 0), parts.engine.is_hung
