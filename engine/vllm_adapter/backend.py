@@ -19,6 +19,7 @@ from typing import Any, Literal
 from engine.backend import EngineDead
 from engine.vllm_adapter.compat import Output, VllmCore
 from engine.vllm_adapter.environment import prepare_environment
+from engine.vllm_adapter.rehearsal import rehearse_schema
 from engine.vllm_adapter.sampling import sampling_params
 from engine.vllm_adapter.settings import VllmSettings
 from engine.work import Append, Drop, KvSnapshot, StepResult, TickBatch, TokenChunk
@@ -65,6 +66,8 @@ class VllmBackend:
         # A context that the empty pool cannot hold would wait for ever. A sliding window holds less than its context.
         fits = pool if self._core.plain_attention else self._core.max_model_len
         self._max_context = min(self._core.max_model_len, fits)
+        if settings.has_tokenizer:
+            rehearse_schema(self)
 
     # -- the port --------------------------------------------------------------------------------
 

@@ -95,6 +95,13 @@ def test_whatever_the_model_it_is_a_call(
         jsonschema.validate(json.loads(text), json.loads(schema))
 
 
+def test_the_vocabulary_is_read_before_the_first_call(backend: VllmBackend) -> None:
+    """A built backend has rehearsed a schema, and holds nothing of it."""
+    assert backend._core._core.structured_output_manager.backend is not None
+    assert backend.snapshot().sessions == 0
+    assert not backend.busy
+
+
 def test_a_schema_that_is_none_ends_that_session_only(backend: VllmBackend, folder: Path) -> None:
     """The core would die of it, and every session with it."""
     chat = ChatMl(folder)
