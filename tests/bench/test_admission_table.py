@@ -17,8 +17,9 @@ def _rows(plant: str, **changes: object) -> list[Row]:
 
 def test_the_worst_of_the_seeds_is_shown() -> None:
     """Most missed, highest peak, least admitted."""
-    rows = _rows("A") + [
-        replace(ROW, seed=2, miss=0.0005, peak_over_capacity=0.99, admitted_over_capacity=0.8)
+    rows = [
+        *_rows("A"),
+        replace(ROW, seed=2, miss=0.0005, peak_over_capacity=0.99, admitted_over_capacity=0.8),
     ]
     line = markdown(rows).splitlines()[2]
     assert line.startswith("| `step` | 0.050 %, 0.99 | 0.80 / 0.95 / 0.95 |")
