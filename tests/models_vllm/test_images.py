@@ -104,7 +104,8 @@ class Talk:
 
     def show(self, item_id: str, seed: int) -> int:
         """Tokens that it is to add to the context."""
-        content = self.plant.model.see(["look:", picture(seed)])
+        # Of a size of its own: images of several sizes are encoded in one batch.
+        content = self.plant.model.see(["look:", picture(seed, 80 + 40 * self.number)])
         within = bool(self.memory.turn)
         marked = self.memory.show(item_id, content, self.plant.model.turn_around)
         if within:

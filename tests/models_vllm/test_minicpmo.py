@@ -86,7 +86,8 @@ class Call:
 
     def feed(self, tick: int) -> None:
         if tick % 4 == 2:
-            seen = self.plant.model.see(["look", picture(1000 * self.number + tick)])
+            width = 80 + 40 * self.number  # images of several sizes are encoded in one batch
+            seen = self.plant.model.see(["look", picture(1000 * self.number + tick, width)])
             self.plant.model.show(self.state, seen)
         rng = np.random.default_rng(1000 * self.number + tick)
         time = np.arange(24_000) / 24_000

@@ -134,6 +134,23 @@ def test_three_calls_are_each_as_if_alone(plant: Plant) -> None:
     assert len({tuple(call.written) for call in together}) == 3
 
 
+def test_a_call_that_begins_later_changes_nothing(plant: Plant) -> None:
+    """Its preamble is encoded in the same batch as the single ticks of others."""
+    stepper = SyncStepper(plant.backend)
+    early, late = Call(plant, stepper, 6), Call(plant, stepper, 7)
+    for tick in range(TICKS):
+        early.feed(tick)
+        if tick >= 10:
+            late.feed(tick - 10)
+        stepper.run()
+    for call in (early, late):
+        stepper.close(call.lane.id)
+    stepper.run()
+    for call in (early, late):
+        (alone,) = run(plant, (call.number,))
+        assert alone.written[: len(call.written)] == call.written
+
+
 def test_features_and_encodings_are_let_go_of(plant: Plant) -> None:
     """However long a call is, vLLM keeps those of the newest tick at most."""
     stepper = SyncStepper(plant.backend)
