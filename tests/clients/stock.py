@@ -122,7 +122,7 @@ class Job:
     key: Path
     config: str = "sim"  # of the servers, in configs/
     stages: tuple[str, ...] = ()  # for the programs; none: the whole conversation
-    at_once: int = 5  # servers, and clients of each: more than these keep two cores from answering in time
+    at_once: int = 5  # servers, and clients of each: with more, two cores do not answer in time
 
 
 async def run_all(clients: list[Client], folder: Path, **options: Any) -> dict[str, Run]:
