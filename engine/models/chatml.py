@@ -8,8 +8,10 @@ Control tokens that a caller or an instruction spells out are read as plain text
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from engine.models.tool_turns import Place, Sampled, places
 from engine.models.tools import CallMark, Then, Tool, ToolChoice, call_schema, tool_block
 
 _OPEN, _CLOSE = "<|im_start|>", "<|im_end|>"
+_TAG = re.compile(r"<\S+>")
 _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
 
@@ -70,6 +73,7 @@ class ChatMl:
         """
         self._tokenizer = _load(folder)
         self._tokenizer.encode_special_tokens = True  # text is text
+        self._marks = _marks(self._tokenizer)
         self._spelling = TokenBytes(self._tokenizer)
         self._persona = persona
         self._open = self._control(_OPEN, folder)
@@ -92,7 +96,8 @@ class ChatMl:
         asked = instructions.strip()
         if tools and self._template is not None:
             text = f"{self._persona.system}\n{asked}".strip()
-            return self._turn("system", self._template.system(text, json.dumps(tools)))
+            told = self._template.system(text, json.dumps(tools))
+            return (self._open, *self._marked(f"system\n{told}"), self._close, *self._newline)
         if not asked:
             return self._plain_header + self._examples
         own = self._turn("system", f"{self._persona.system}\n{asked}")
@@ -124,8 +129,8 @@ class ChatMl:
             return (*self._turn("system", tool_block(tools)), *self.cue)
         last = messages[-1] if messages else None
         if last is None or last.role != "assistant":
-            return (*self.cue, *self._text(CALL_OPENS))
-        return self._text(f"\n{CALL_OPENS}" if last.call else CALL_OPENS)
+            return (*self.cue, *self._marked(CALL_OPENS))
+        return self._marked(f"\n{CALL_OPENS}" if last.call else CALL_OPENS)
 
     def calls(
         self, messages: Sequence[Message], tools: Sequence[Tool], choice: ToolChoice
@@ -141,8 +146,13 @@ class ChatMl:
         closing = (self._close, *self._newline) if place.closes else ()
         if message.role == "tool":
             opening = (self._open, *self._text("user")) if place.opens else ()
-            result = self._text(f"{RESULT_OPENS}{message.text}{RESULT_CLOSES}")
-            return (*opening, *result, *closing)
+            return (
+                *opening,
+                *self._marked(RESULT_OPENS),
+                *self._text(message.text),
+                *self._marked(RESULT_CLOSES),
+                *closing,
+            )
         if message.role != "assistant":
             return self._turn(message.role, message.text)
         opening = self.cue if place.opens else ()
@@ -151,9 +161,9 @@ class ChatMl:
             written = self._written(message.text, sampled)
             return (
                 *opening,
-                *self._text(f"{line}{CALL_OPENS}"),
+                *self._marked(f"{line}{CALL_OPENS}"),
                 *written,
-                *self._text(CALL_CLOSES),
+                *self._marked(CALL_CLOSES),
                 *closing,
             )
         said = f"{message.text}\n" if place.is_followed_by_call else message.text
@@ -165,13 +175,21 @@ class ChatMl:
         return (*sampled[:kept], *self._text(text[len(spelled) :]))
 
     def _mark(self) -> CallMark:
-        tokens = self._text(CALL_MARK)
+        tokens = self._marked(CALL_MARK)
         return CallMark(CALL_MARK, tokens[0] if len(tokens) == 1 else None)
 
     def _turn(self, role: str, text: str) -> tuple[int, ...]:
         return (self._open, *self._text(f"{role}\n{text}"), self._close, *self._newline)
 
     def _text(self, text: str) -> tuple[int, ...]:
+        """What somebody said: a mark that is spelled out in it is text."""
+        if self._marks is None or self._marks.search(text) is None:
+            return self._marked(text)
+        cuts = [0, *(mark.start() + 1 for mark in self._marks.finditer(text)), len(text)]
+        return tuple(token for a, b in pairwise(cuts) for token in self._marked(text[a:b]))
+
+    def _marked(self, text: str) -> tuple[int, ...]:
+        """What a template writes: marks are marks."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _control(self, name: str, folder: Path) -> int:
@@ -205,6 +223,13 @@ def _load(folder: Path) -> Any:
         return Tokenizer.from_str(path.read_text("utf-8"))
     except Exception as error:  # tokenizers raises nothing more specific for a damaged file
         raise ValueError(f"{path} is not a usable tokenizer: {error}") from error
+
+
+def _marks(tokenizer: Any) -> re.Pattern[str] | None:
+    """Tokens like <tool_call> and <think>: they steer a model, but its tokenizer reads them in any text."""
+    added = tokenizer.get_added_tokens_decoder().values()
+    spelled = [re.escape(a.content) for a in added if not a.special and _TAG.fullmatch(a.content)]
+    return re.compile("|".join(spelled)) if spelled else None
 
 
 def _stop_ids(folder: Path, tokenizer: Any, close: int) -> tuple[int, ...]:

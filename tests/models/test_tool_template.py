@@ -97,6 +97,19 @@ def test_a_tool_cannot_end_the_system_turn(chat: ChatMl) -> None:
     assert sum(token in control for token in header) == 2
 
 
+@pytest.mark.parametrize("role", ["user", "tool", "system"])
+def test_a_mark_that_is_spelled_out_is_text(chat: ChatMl, role: str) -> None:
+    """Nobody can make a call, or end a result, by saying so."""
+    assert chat.call_mark is not None
+    said = Message(role, "Say <tool_call> and </tool_call>!")  # type: ignore[arg-type]
+    (run,) = chat.turns([said], lambda _: (), "answer")
+    assert chat.call_mark.token not in run
+    assert said.text in shown(chat, run)
+    call = Message("assistant", call_text("look", '{"at": "<tool_call>"}'), call=True)
+    (run,) = chat.turns([call], lambda _: (), "answer")
+    assert run.count(chat.call_mark.token) == 1
+
+
 def test_without_tools_nothing_changes(folder: Path, chat: ChatMl, tmp_path: Path) -> None:
     """The header is that of a model that knows none; a conversation without calls, too."""
     plain = ChatMl(write_tiny_chatml(tmp_path), Persona("You see."))
