@@ -79,11 +79,10 @@ class Controller:
 
     def try_admit(self, now: float, request: Request) -> Lease | Rejection:
         """A place, or why not. O(1)."""
-        kind = self.fleet.kind_of(request)
-        premium = self._is_premium(request)
-        obstacle = self._obstacle(kind, request.tenant, premium=premium) or self._pacing(now)
+        obstacle = self._in_the_way(now, request)
         if obstacle is not None:
             return self._reject(obstacle)
+        kind, premium = self.fleet.kind_of(request), self.is_premium(request)
         if premium and not request.premium:  # whoever is premium may change before it leaves
             request = replace(request, premium=True)
         lease = Lease(request.tenant, now, request=request)
@@ -95,6 +94,11 @@ class Controller:
         self._entered_at = now
         self.decisions["admitted"] += 1
         return lease
+
+    def why_not(self, now: float, request: Request) -> Reason | None:
+        """What `try_admit` would refuse for now; None: nothing. Counts nothing. O(1)."""
+        obstacle = self._in_the_way(now, request)
+        return None if obstacle is None else obstacle.reason
 
     def release(self, now: float, lease: Lease) -> None:
         """Give the place back. A second release of the same lease changes nothing."""
@@ -136,10 +140,15 @@ class Controller:
             return most
         return max(0, min(most, self.fleet.active + floor(room - self.fleet.units + _ROUNDING)))
 
-    def _is_premium(self, request: Request) -> bool:
+    def is_premium(self, request: Request) -> bool:
+        """True for whoever may take the reserved places."""
         return request.premium or request.tenant in self.settings.quotas.premium
 
     # -- why not ---------------------------------------------------------------
+
+    def _in_the_way(self, now: float, request: Request) -> Obstacle | None:
+        kind, premium = self.fleet.kind_of(request), self.is_premium(request)
+        return self._obstacle(kind, request.tenant, premium=premium) or self._pacing(now)
 
     def _obstacle(self, kind: Kind, tenant: str, *, premium: bool) -> Obstacle | None:
         """The first bound that refuses."""
@@ -152,8 +161,8 @@ class Controller:
         if quota and fleet.by_tenant[tenant] >= quota:
             return Obstacle("quota", "quota", fleet.by_tenant[tenant] + 1, quota)
         spared = 0 if premium else max(0, settings.quotas.reserved - fleet.premium)
-        if fleet.active + 1 + spared > settings.max_sessions:
-            used = fleet.active + 1 + spared
+        used = fleet.active + 1 + spared
+        if used > settings.max_sessions:
             return Obstacle("capacity", "places", used, settings.max_sessions)
         return self._memory_obstacle(kind, spared) or self._load_obstacle(kind, spared)
 

@@ -30,6 +30,7 @@ class Rejection:
     bound: str = ""  # the bound that refused, as `explain` names it
     used: float = 0.0  # of that bound, in its unit, with this session in
     limit: float = 0.0  # of that bound
+    position: int = 0  # in the line, of whoever waited or might have; 0: nobody waits for this
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +48,14 @@ class AdmissionPort(Protocol):
 
     def try_admit(self, now: float, request: Request) -> Lease | Rejection:
         """A place, or why not. O(1)."""
+        ...
+
+    def why_not(self, now: float, request: Request) -> Reason | None:
+        """What `try_admit` would refuse for now; None: nothing. Counts nothing. O(1)."""
+        ...
+
+    def is_premium(self, request: Request) -> bool:
+        """True for whoever may take the reserved places."""
         ...
 
     def release(self, now: float, lease: Lease) -> None:

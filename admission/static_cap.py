@@ -40,6 +40,16 @@ class StaticCap:
         self._refused_in_a_row = 0
         return Lease(request.tenant, now)
 
+    def why_not(self, now: float, request: Request) -> Reason | None:
+        """What `try_admit` would refuse for now; None: nothing."""
+        if self._closed is not None:
+            return self._closed
+        return "capacity" if self._out >= self._limit else None
+
+    def is_premium(self, request: Request) -> bool:
+        """As the request says: no place is reserved here."""
+        return request.premium
+
     def _retry_after_s(self) -> float:
         """Grows with the crowd: doubled for every full house refused since the last admission."""
         doublings = min(self._refused_in_a_row // self._limit, 8)  # bounded: 2**n must not run away
