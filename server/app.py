@@ -27,6 +27,7 @@ from server.gatekeeper import Gatekeeper
 from server.health import Health
 from server.metrics import Metrics
 from server.realtime import RealtimeDoor, Receive, Scope, Send
+from server.waiting_room import WaitingRoom
 
 # Browsers refuse a module or worklet with the wrong type; not every machine's mime table knows these.
 mimetypes.add_type("text/javascript", ".js")
@@ -48,6 +49,7 @@ class Surface:
     unix_now: Callable[[], float]  # only for what clients are told
     allowed_origins: tuple[str, ...] = ()
     keeper: Gatekeeper | None = None  # None: a door that does not learn
+    room: WaitingRoom | None = None  # where callers wait
 
 
 class App:
@@ -178,10 +180,11 @@ class Routes:
         """Why the next session would be let in or not: every bound, and which one binds."""
         self._require_key(request)
         surface = self._surface
+        waiting = {} if surface.room is None else surface.room.explain()
         if surface.keeper is not None:
-            return JSONResponse(surface.keeper.explain())
+            return JSONResponse(surface.keeper.explain() | waiting)
         active, limit = surface.admission.active, surface.admission.limit
-        return JSONResponse({"active": active, "limit": limit, "binding": "places"})
+        return JSONResponse({"active": active, "limit": limit, "binding": "places"} | waiting)
 
     def _probe(self, ok: bool) -> Response:
         health, admission = self._surface.health, self._surface.admission

@@ -236,6 +236,8 @@ class AdmissionConfig(Section):
     )
     premium: tuple[str, ...] = shaped((), r"\S+", "a list of tenants")
     reserved_sessions: int = between(0, 0, 100_000)  # that only premium tenants may take
+    wait_s: float = between(0.0, 0.0, 60.0)  # at the door, for a place; 0: refuse at once
+    waiting_places: int = between(512, 1, 100_000)  # callers who may wait at a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Readings:
     restarts: int = 0  # of the engine in this process, ever
     faults: Mapping[Fault, int] = field(default_factory=dict)
     admission: AdmissionReadings | None = None  # None: a door that does not learn
+    waiting: int = 0  # callers in line at the door
 
 
 class Gauges(Protocol):
@@ -44,6 +45,7 @@ def dials(model: str, readings: Readings) -> Iterator[Metric]:
     """All of them."""
     of_model, lag = {"model": model}, readings.lag
     yield gauge("sessions_active", "Sessions now.", of_model, readings.sessions)
+    yield gauge("sessions_waiting", "In line at the door.", of_model, readings.waiting)
     yield gauge("sessions_young", "Whose window is not full yet.", of_model, lag.young)
     yield gauge("sessions_starved", "Owed output, none for over two ticks.", of_model, lag.starved)
     yield gauge(

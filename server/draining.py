@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
@@ -42,6 +43,8 @@ class Calls:
         self._calls: set[Drainable] = set()
         self._none = asyncio.Event()
         self._none.set()
+        # At the door, and not answered.
+        self._unanswered = 0
 
     def add(self, call: Drainable) -> None:
         self._calls.add(call)
@@ -49,7 +52,21 @@ class Calls:
 
     def discard(self, call: Drainable) -> None:
         self._calls.discard(call)
-        if not self._calls:
+        self._notice_none()
+
+    @contextmanager
+    def at_the_door(self) -> Iterator[None]:
+        """Somebody has knocked: until they are answered, a drain is not over."""
+        self._unanswered += 1
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self._unanswered -= 1
+            self._notice_none()
+
+    def _notice_none(self) -> None:
+        if not self._calls and not self._unanswered:
             self._none.set()
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from admission.port import Reason
+from admission.waiting import Outcome as WaitOutcome
 from engine.observer import STAGES, Outcome, StepStats, TickKind, TickStats, TurnStats
 from server.dials import Gauges, dials
 from server.families import counter, gauge, histogram
@@ -40,6 +41,7 @@ _STEPS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.6
 _HOST_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _TURNS_S = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+_WAITS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
 _LAGS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -81,6 +83,7 @@ class Metrics(Collector):
         self._first_token = Histogram(_TURNS_S)
         self._first_audio = Histogram(_TURNS_S)
         self._lag = Histogram(_LAGS_S)
+        self._waits = {outcome: Histogram(_WAITS_S) for outcome in get_args(WaitOutcome)}
 
     # -- what the engine reports --------------------------------------------
 
@@ -136,6 +139,10 @@ class Metrics(Collector):
 
     def rejected(self, reason: Reason) -> None:
         self._rejections[reason] += 1
+
+    def waited(self, outcome: WaitOutcome, seconds: float) -> None:
+        """Count one caller's time in line at the door."""
+        self._waits[outcome].observe(seconds)
 
     def auth_failed(self, reason: str) -> None:
         self._auth_failures[reason] += 1
@@ -208,6 +215,12 @@ class Metrics(Collector):
         yield counter("sessions_ended", "Ended, by cause.", "reason", self._ended.items())
         yield histogram("session_duration_seconds", "How long sessions lasted.", self._duration)
         yield counter("admission_rejections", "Turned away.", "reason", self._rejections.items())
+        waits = HistogramMetricFamily(
+            "metronome_admission_wait_seconds", "In line at the door.", labels=["outcome"]
+        )
+        for outcome, spent in self._waits.items():
+            waits.add_metric([outcome], spent.buckets, spent.total)
+        yield waits
         yield counter(
             "auth_failures", "Refused at the door.", "reason", self._auth_failures.items()
         )

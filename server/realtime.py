@@ -2,7 +2,7 @@
 
 A raw ASGI application: the messages of a call pass through no framework (Starlette's exception middleware alone wraps
 every send). The order of the questions is fixed: path, origin, key, dialect, place; nothing is reserved before the
-last one.
+last one, which alone may take its time (server/waiting_room.py).
 """
 
 import functools
@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from admission.port import AdmissionPort, Lease, Rejection, Request
+from admission.port import Lease, Rejection, Request
 from protocol import session_config
 from protocol.connection import RealtimeConnection
 from protocol.ids import IdFactory
@@ -38,6 +38,7 @@ from server.connection import Channel, Connection, Machine
 from server.draining import Calls
 from server.live import play
 from server.refusal import Refusal
+from server.waiting_room import Lost, WaitingRoom
 from server.websocket import EXTENSION
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,14 @@ class DoorPolicy:
     defaults: SessionDefaults
     secrets: ClientSecrets
     live_paths: tuple[str, ...] = ("/v1/live/sessions", "/live/sessions")
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """Known and well-behaved: who, and the settings that their session would start with."""
+
+    tenant: str
+    config: SessionConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +115,12 @@ class RealtimeDoor:
         self,
         policy: DoorPolicy,
         machine: Machine,
-        admission: AdmissionPort,
+        room: WaitingRoom,
         unix_now: Callable[[], float],
     ) -> None:
         self._policy = policy
         self._machine = machine
-        self._admission = admission
+        self.room = room
         # Wall clock, only for what clients are told.
         self._unix_now = unix_now
         # Calls in progress.
@@ -123,20 +132,40 @@ class RealtimeDoor:
         assert message["type"] == "websocket.connect", message
         knock = Knock.of(scope)
         try:
-            outcome = self._ask(knock)
-            if isinstance(outcome, Refusal):
-                await _refuse(send, knock, outcome)
+            entry = await self._let_in(knock, receive, send)
+            if entry is None:
                 return
             try:
                 channel = Channel(receive, send, scope["extensions"][EXTENSION])
-                await self._call(knock, outcome.config, channel)
+                await self._call(knock, entry.config, channel)
             finally:
-                self._admission.release(self._machine.clock.now(), outcome.lease)
+                self.room.release(self._machine.clock.now(), entry.lease)
         except OSError:
             return  # the peer left during the handshake (ASGI 2.4)
 
-    def _ask(self, knock: Knock) -> Entry | Refusal:
-        """A place taken, or why not."""
+    async def _let_in(self, knock: Knock, receive: Receive, send: Send) -> Entry | None:
+        """A place taken; None: turned away, and told so, or gone."""
+        with self.calls.at_the_door():
+            guest = self._ask(knock)
+            outcome = guest if isinstance(guest, Refusal) else await self._admit(guest, receive)
+            if isinstance(outcome, Refusal):
+                await _refuse(send, knock, outcome)
+                return None
+            return outcome
+
+    async def _admit(self, guest: Guest, receive: Receive) -> Entry | Refusal | None:
+        """A place taken, or why not; None: they have gone."""
+        answer = await self.room.enter(Request(guest.tenant, self._policy.tick_s), receive)
+        if isinstance(answer, Lost):
+            return refusals.TOO_SOON if answer is Lost.SPOKE else None
+        self._log_decision(guest.tenant, answer)
+        if isinstance(answer, Rejection):
+            self._machine.metrics.rejected(answer.reason)
+            return refusals.of_admission(answer)
+        return Entry(answer, guest.config)
+
+    def _ask(self, knock: Knock) -> Guest | Refusal:
+        """Who knocks, or why they have no business here."""
         policy, metrics = self._policy, self._machine.metrics
         now = self._machine.clock.now()
         if knock.path not in policy.paths + policy.live_paths:
@@ -152,17 +181,11 @@ class RealtimeDoor:
             return refusals.BETA
         if "call_id" in knock.query:
             return refusals.SIDEBAND
-        request = Request(who.tenant, policy.tick_s)
-        answer = self._admission.try_admit(now, request)
-        self._log_decision(who.tenant, answer)
-        if isinstance(answer, Rejection):
-            metrics.rejected(answer.reason)
-            return refusals.of_admission(answer)
-        return Entry(answer, config)
+        return Guest(who.tenant, config)
 
     def _log_decision(self, tenant: str, answer: Lease | Rejection) -> None:
         """One line per decision, made of names and values: who, what, and the bound that decided."""
-        admission = self._admission
+        admission = self.room
         if isinstance(answer, Lease):
             line = "admission decision=admitted tenant=%s active=%d limit=%d"
             _log.info(line, tenant, admission.active, admission.limit)

@@ -41,6 +41,7 @@ class Refusal:
     reason: str  # short: the close reason, and the X-Metronome-Reason header
     type: str = "invalid_request_error"
     retry_after_s: float | None = None
+    position: int = 0  # in the line; 0: there was none to stand in
 
     @property
     def error(self) -> dict[str, Any]:
@@ -53,6 +54,8 @@ class Refusal:
         headers = {"x-metronome-reason": self.reason}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, math.ceil(self.retry_after_s)))
+        if self.position:
+            headers["x-metronome-queue-position"] = str(self.position)
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         return headers
@@ -84,6 +87,14 @@ BETA = Refusal(
     "invalid_request_error.beta_api_shape_disabled",
 )
 
+TOO_SOON = Refusal(
+    400,
+    CLOSE_POLICY,
+    "bad_handshake",
+    "Nothing may be sent before the handshake is answered (RFC 6455, 4.1).",
+    "bad_handshake",
+)
+
 
 def of_auth(denied: AuthDenied) -> Refusal:
     """The key was missing or wrong."""
@@ -112,6 +123,7 @@ def of_admission(rejection: Rejection) -> Refusal:
         rejection.reason,
         "server_error",
         rejection.retry_after_s,
+        rejection.position,
     )
 
 

@@ -21,6 +21,7 @@ from secrets import token_bytes
 import uvicorn
 
 from admission.port import AdmissionPort
+from admission.waiting import WaitingLine
 from engine.backend import EngineDead
 from engine.clock import Clock, LoopClock
 from engine.engine import Engine
@@ -43,6 +44,7 @@ from server.metrics import Metrics
 from server.readiness import Readiness
 from server.realtime import DoorPolicy, RealtimeDoor
 from server.reload import Reload
+from server.waiting_room import WaitingRoom
 from server.warmup import Muted
 from server.websocket import CallSocket
 
@@ -93,6 +95,8 @@ async def build(config: Config, read: Callable[[], Config] | None = None) -> "Ru
     except (ConfigError, EngineDead):
         await engine.stop()
         raise
+    line = WaitingLine(admission, config.admission.wait_s, config.admission.waiting_places)
+    room = WaitingRoom(line, clock, metrics)
     limits = Limits(outbox_s=config.server.outbox_s, max_session_s=config.server.max_session_s)
     secrets = ClientSecrets(token_bytes(32))
     defaults = session_defaults(config, spec)
@@ -105,12 +109,12 @@ async def build(config: Config, read: Callable[[], Config] | None = None) -> "Ru
         defaults=defaults,
         secrets=secrets,
     )
-    door = RealtimeDoor(policy, Machine(engine, clock, metrics, limits), admission, _unix_now)
+    door = RealtimeDoor(policy, Machine(engine, clock, metrics, limits), room, _unix_now)
     surface = Surface(
         spec=spec,
         ring=ring,
         health=health,
-        admission=admission,
+        admission=room,
         metrics=metrics,
         created=int(_unix_now()),
         desk=SecretDesk(secrets, spec.id, defaults, IdFactory()),
@@ -118,6 +122,7 @@ async def build(config: Config, read: Callable[[], Config] | None = None) -> "Ru
         unix_now=_unix_now,
         allowed_origins=config.server.allowed_origins,
         keeper=keeper,
+        room=room,
     )
     app = App(surface, door)
     learning = None if keeper is None else keeper.controller
@@ -128,7 +133,7 @@ async def build(config: Config, read: Callable[[], Config] | None = None) -> "Ru
             engine=engine,
             observer=observer,
             metrics=metrics,
-            admission=admission,
+            admission=room,
             keeper=keeper,
             door=door,
             app=app,
@@ -188,6 +193,7 @@ class Runtime:
             restarts=self._lifeline.restarts,
             faults=engine.faults.counts,
             admission=None if keeper is None else keeper.readings(),
+            waiting=len(self.parts.door.room),
         )
 
     async def serve(self, sock: socket.socket) -> None:
@@ -206,6 +212,7 @@ class Runtime:
                 group.create_task(self._warm_up(server)),
                 group.create_task(self._announce(sock.getsockname()[1])),
                 group.create_task(self._exit_when_asked(server)),
+                group.create_task(self.parts.door.room.run()),
             ]
             if self.parts.keeper is not None:
                 helpers.append(group.create_task(self.parts.keeper.run()))

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.doors import nobody_waits
 from support.fake_asgi import FakeSocket
 from support.sim_engine import cascade, running
 
@@ -80,7 +81,7 @@ def _with_door(
                 secrets or ClientSecrets(b"k"),
             )
             machine = Machine(engine, LoopClock(), metrics, Limits())
-            door = RealtimeDoor(policy, machine, admission, lambda: 1000.0)
+            door = RealtimeDoor(policy, machine, nobody_waits(admission, metrics), lambda: 1000.0)
             await check(_Door(door, admission, metrics))
             assert (len(door.calls), admission.active) == (0, 0)
 
@@ -309,7 +310,7 @@ def test_admission_is_asked_last_and_its_lease_is_released_once() -> None:
                 ClientSecrets(b"k"),
             )
             machine = Machine(engine, LoopClock(), Metrics("sim", 0.16), Limits())
-            door = RealtimeDoor(policy, machine, ledger, lambda: 0.0)
+            door = RealtimeDoor(policy, machine, nobody_waits(ledger, machine.metrics), lambda: 0.0)
             for key in ("sk-wrong", "sk-1"):
                 socket = FakeSocket()
                 socket.knock()

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.doors import nobody_waits
 from support.fake_asgi import FakeSocket
 from support.sim_engine import cascade, duplex, running
 
@@ -294,7 +295,9 @@ def test_a_tenant_over_its_quota_is_told_429(caplog: pytest.LogCaptureFixture) -
                 ClientSecrets(b"k"),
             )
             machine = Machine(engine, LoopClock(), Metrics("sim", 0.16), Limits())
-            door = RealtimeDoor(policy, machine, controller, lambda: 0.0)
+            door = RealtimeDoor(
+                policy, machine, nobody_waits(controller, machine.metrics), lambda: 0.0
+            )
             socket = FakeSocket()
             socket.knock()
             await door(_scope("sk-1"), socket.receive, socket.send)
