@@ -125,7 +125,7 @@ def _serve(args: argparse.Namespace) -> int:
     if problem := port_problem(door.host, door.port):  # now, not after the model is loaded
         raise Failure(problem)
     with _start_failures():
-        from server.runtime import serve
+        from server.process import serve
 
         return serve(config, lambda: _configuration(args))
 

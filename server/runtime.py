@@ -2,7 +2,6 @@
 
     build(config)          parts out of the configuration, in the order they need each other
     Runtime.serve(socket)  engine, front end, warm-up and drain as tasks of one group, until asked to exit
-    serve(config)          the `metronome serve` command: one process, one event loop, one exit status
 
 Ending, in this order: the door closes, calls drain, uvicorn closes its sockets, the step in flight finishes, the
 backend is freed and its threads are joined.
@@ -10,8 +9,6 @@ backend is freed and its threads are joined.
 
 import asyncio
 import logging
-import os
-import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +23,6 @@ from engine.backend import EngineDead
 from engine.clock import Clock, LoopClock
 from engine.engine import Engine
 from protocol.ids import IdFactory
-from server import logs
 from server.admitting import Deployment, open_door
 from server.app import App, Surface
 from server.assembly import build_engine, plateau_blocks, session_defaults, turn_budget_s
@@ -39,7 +35,7 @@ from server.draining import DrainingServer, handshake_protocol
 from server.gatekeeper import Ears, Gatekeeper
 from server.health import Health, Phase
 from server.lifeline import Lifeline
-from server.listening import CannotListen, addresses, bound_socket
+from server.listening import addresses
 from server.metrics import Metrics
 from server.readiness import Readiness
 from server.realtime import DoorPolicy, RealtimeDoor
@@ -285,41 +281,3 @@ def uvicorn_config(config: Config, app: App) -> uvicorn.Config:
         ssl_keyfile=server.ssl_keyfile,
         timeout_graceful_shutdown=_CLOSE_SOCKETS_S,
     )
-
-
-def serve(config: Config, read: Callable[[], Config] | None = None) -> int:
-    """Run the server in this process until a signal ends it; the exit status.
-
-    `read`: the configuration as it is now, for SIGHUP.
-    """
-    logs.set_up(config.log.level, config.log.format)
-    _announce.setLevel(logging.INFO)
-    try:
-        sock = bound_socket(config.server)
-    except CannotListen as error:
-        _log.error("%s", error)
-        return 1
-    import uvloop  # no wheel for Windows
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        status, is_hung = runner.run(_serve(config, read, sock))
-    if is_hung:  # the interpreter would wait for that thread for ever
-        logging.shutdown()
-        os._exit(status)
-    return status
-
-
-async def _serve(
-    config: Config, read: Callable[[], Config] | None, sock: socket.socket
-) -> tuple[int, bool]:
-    """The exit status, and whether a thread was left behind that may never end."""
-    reload: list[Callable[[], None]] = []
-    if hasattr(signal, "SIGHUP"):  # while starting it does nothing: the file has just been read
-        asyncio.get_running_loop().add_signal_handler(
-            signal.SIGHUP, lambda: [again() for again in reload]
-        )
-    runtime = await build(config, read)
-    reload.append(runtime.parts.reload)
-    await runtime.serve(sock)
-    parts = runtime.parts
-    return (1 if parts.health.phase is Phase.DEAD else 0), parts.engine.is_hung

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -28,15 +28,16 @@ def environ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPat
 
 
 class Runtime(ModuleType):
-    """Stands in for `server.runtime`: keeps what it was asked to serve."""
+    """Stands in for `server.process`: keeps what it was asked to serve."""
 
     def __init__(self, raises: BaseException | None = None) -> None:
-        super().__init__("server.runtime")
+        super().__init__("server.process")
         self.served: list[Config] = []
         self.raises = raises
 
-    def serve(self, config: Config) -> int:
+    def serve(self, config: Config, read: Callable[[], Config]) -> int:
         self.served.append(config)
+        self.read = read
         if self.raises is not None:
             raise self.raises
         return 0
@@ -48,7 +49,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> Runtime:
-    monkeypatch.setitem(sys.modules, "server.runtime", runtime)
+    monkeypatch.setitem(sys.modules, "server.process", runtime)
     return runtime
 
 
@@ -142,6 +143,9 @@ def test_flags_beat_the_file(runtime: Runtime, tmp_path: Path) -> None:
     assert (config.server.host, config.server.port, config.log.level) == ("localhost", 0, "debug")
     assert (config.server.max_session_s, config.model.id) == (9.0, "sim")
     assert config.server.allow_anonymous is False
+    file.write_text("[server]\nport = 1\n[model]\nid = 'tml-200ms'\n", "utf-8")
+    again = runtime.read()  # what SIGHUP reads
+    assert (again.model.id, again.server.port) == ("tml-200ms", 0)
 
 
 @pytest.mark.parametrize(

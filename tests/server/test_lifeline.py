@@ -31,7 +31,7 @@ from engine.work import StepResult, TickBatch
 from server.config import load_config
 from server.health import Health, Phase
 from server.lifeline import MAX_RESTARTS, RESTARTS_WITHIN_S, Lifeline
-from server.runtime import serve
+from server.process import serve
 
 
 class Mortal(SimBackend):
@@ -278,7 +278,7 @@ from engine.executor import ThreadExecutor
 from engine.sim_backend import SimBackend
 from server import assembly
 from server.config import load_config
-from server.runtime import serve
+from server.process import serve
 
 class Hanging(SimBackend):
     def step(self, batch):
