@@ -26,7 +26,10 @@ def aside(response_id: str, **more: object) -> object:
 @settings(max_examples=25)
 @given(
     orders=st.lists(
-        st.tuples(st.integers(0, 2), st.sampled_from(["aside", "aside", "aside", "talk", "cancel", "wait"])),
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from(["aside", "aside", "aside", "talk", "cancel", "wait"]),
+        ),
         min_size=20,
         max_size=60,
     ),
