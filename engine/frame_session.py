@@ -1,5 +1,7 @@
 """A call with a frame-locked model: each tick of audio enters the context and a tick of output comes back."""
 
+import functools
+
 from engine.bystander import NO_TRANSCRIBER
 from engine.inbox import ClearMark, CommitMark, Refused
 from engine.lane import FrameLane, Mirror
@@ -25,9 +27,7 @@ class FrameSession(Session):
         self._heard_at = self._first_at = 0.0  # of that frame: heard, and its first token there
         self._sounds = False  # something was told that no silence has followed
         self._hushed = False  # what sounds now was cancelled, and is no answer to anything
-        self._nudge: tuple[str, float] | None = (
-            None  # a response that waits for it to speak, and until when
-        )
+        self._nudge: str | None = None  # a response that waits for it to speak, until the alarm
         self._beside = overhearing(call, self.fail)
 
     # -- what is told of the caller, beside the model ----------------------------
@@ -86,7 +86,10 @@ class FrameSession(Session):
     def _deliver(self, output: TickOutput) -> None:
         if output.speaking:
             self._speaking = True
-            self._spoke(output.pcm, output.text)
+            if self._sounds and self._nudge is None:  # as nearly every tick: it just goes on
+                self.listener.spoke(output.pcm, output.text)
+            else:
+                self._spoke(output.pcm, output.text)
         elif self._speaking:
             self._speaking = False
             self._fell_silent()
@@ -97,7 +100,9 @@ class FrameSession(Session):
             if self._beside is not None:
                 self._beside.began()
         if not self._hushed:
-            self._nudge = None  # it speaks: that is the answer, and silence will end it
+            self._nudge = self._alarm = (
+                None  # it speaks: that is the answer, and silence will end it
+            )
         self.listener.spoke(pcm, text)
 
     def _fell_silent(self) -> None:
@@ -130,21 +135,19 @@ class FrameSession(Session):
         if request.out_of_band:
             self.listener.response_ended(request.response_id, "failed", Usage(), _ONE_CONVERSATION)
             return
+        self._nudge = request.response_id
         until = self._parts.clock.now() + self._parts.settings.nudge_s
-        self._nudge = request.response_id, until
+        self._alarm = until, functools.partial(self._unanswered, request.response_id)
         self._parts.model.begin(self.state)
 
-    def beat(self, now: float, period_s: float) -> None:
-        super().beat(now, period_s)
-        if self._nudge is not None and now >= self._nudge[1]:
-            response_id, _ = self._nudge
-            self._nudge = None
-            self.listener.response_ended(response_id, "completed", Usage(), None)
+    def _unanswered(self, response_id: str) -> None:
+        self._nudge = None
+        self.listener.response_ended(response_id, "completed", Usage(), None)
 
     def cancel(self, response_id: str) -> None:
         """What is cancelled is what the client hears; the model goes on, and its silence is still told."""
-        if self._nudge is not None and self._nudge[0] == response_id:
-            self._nudge = None
+        if self._nudge == response_id:
+            self._nudge = self._alarm = None
         else:
             self._hushed = self._sounds
 

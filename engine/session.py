@@ -5,7 +5,7 @@ serves frame-locked ones (every tick in, every tick out).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -81,6 +81,9 @@ class Session(ABC):
         self._counted = -1  # newest frame already judged late while it waited
         self._hearing: Frame | None = None  # being heard now
         self._served_at = parts.clock.now()  # when a tick last had what it was owed
+        self._alarm: tuple[float, Callable[[], None]] | None = (
+            None  # rung by the first beat from then on
+        )
         self._kind: TickKind = "frame" if spec.decides_turns else "listen"
 
     # -- the caller's side ---------------------------------------------------
@@ -192,6 +195,9 @@ class Session(ABC):
 
     def beat(self, now: float, period_s: float) -> None:
         """Once per tick: count what is overdue as missed now, not when it is served at last."""
+        if self._alarm is not None and now >= self._alarm[0]:
+            ring, self._alarm = self._alarm[1], None
+            ring()
         self._count_overdue(self._hearing, now)
         for frame in self._inbox.frames():
             if not self._count_overdue(frame, now):

@@ -7,7 +7,7 @@ than an event may be, is just absent.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pybase64
 
@@ -43,7 +43,7 @@ class Clip:
             return
         self._pieces.append(audio)
         self._kept += len(audio)
-        self._shelf.grew(self, len(audio))
+        self._shelf.grew(len(audio))
 
     def cut(self, heard_ms: int) -> None:
         """Keep the first `heard_ms` alone, also of what is still to come."""
@@ -54,7 +54,7 @@ class Clip:
             self._pieces = [b"".join(self._pieces)[: self._length]]
             lost, self._kept = self._kept - self._length, self._length
             if self._shelf is not None:
-                self._shelf.grew(self, -lost)
+                self._shelf.grew(-lost)
 
     def base64(self) -> str | None:
         """All of it; None if it is not all there, or there is none."""
@@ -86,7 +86,7 @@ class AudioShelf:
             clip.add(piece)
         return clip
 
-    def grew(self, clip: Clip, byte_count: int) -> None:
+    def grew(self, byte_count: int) -> None:
         """A clip has changed by so many bytes; past the bound the oldest is forgotten, itself last."""
         self.bytes_kept += byte_count
         while self.bytes_kept > self._max_bytes:
@@ -99,34 +99,38 @@ class AudioShelf:
 
 
 class Tape:
-    """The caller's newest audio, by position: 24ths of a millisecond since the call began, exact at 8 and at 24 kHz."""
+    """The caller's newest audio, by position: 24ths of a millisecond since the call began, exact at 8 and at 24 kHz.
+
+    One append per frame and call goes through `append`, so that is kept short.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.end = 0  # position after the newest sample
         self.format = AudioFormat.PCM  # of all that is on it
         self._max_bytes = max_bytes
-        self._pieces: deque[tuple[int, bytes]] = deque()  # (its position, audio), without gaps
+        self._pieces: deque[bytes] = deque()  # without gaps, up to the end
         self._bytes = 0
+        self._measure()
+
+    def _measure(self) -> None:
+        self._sample_bytes = self.format.sample_bytes
+        self._step = PCM_RATE // self.format.rate  # positions per sample
 
     def append(self, audio: bytes, audio_format: AudioFormat) -> int:
         """More audio; returns its length. What is older than the bound allows is forgotten."""
         if audio_format is not self.format:
             self.wipe()
             self.format = audio_format
-        began, step = self.end, PCM_RATE // audio_format.rate
-        if len(audio) <= _PIECE_BYTES:
-            self._put(audio, step)
-        else:
-            for start in range(0, len(audio), _PIECE_BYTES):
-                self._put(audio[start : start + _PIECE_BYTES], step)
-        return self.end - began
-
-    def _put(self, piece: bytes, step: int) -> None:
-        self._pieces.append((self.end, piece))
-        self._bytes += len(piece)
-        self.end += len(piece) // self.format.sample_bytes * step
-        while self._bytes > self._max_bytes:
-            self._bytes -= len(self._pieces.popleft()[1])
+            self._measure()
+        size = len(audio)
+        for piece in (audio,) if size <= _PIECE_BYTES else _cut(audio):
+            self._pieces.append(piece)
+            self._bytes += len(piece)
+            while self._bytes > self._max_bytes:
+                self._bytes -= len(self._pieces.popleft())
+        length = size // self._sample_bytes * self._step
+        self.end += length
+        return length
 
     def wipe(self) -> None:
         """Forget all audio. Time goes on."""
@@ -135,15 +139,22 @@ class Tape:
 
     def read(self, start: int, stop: int) -> list[bytes]:
         """The audio between two positions; nothing if its beginning was forgotten."""
-        if not self._pieces or start < self._pieces[0][0]:
+        width, step = self._sample_bytes, self._step
+        place = self.end - self._bytes // width * step
+        if not self._pieces or start < place:
             return []
-        width, step = self.format.sample_bytes, PCM_RATE // self.format.rate
         pieces = []
-        for place, piece in self._pieces:
+        for piece in self._pieces:
             first, last = ((p - place) // step * width for p in (start, stop))
             if last > 0 and first < len(piece):
                 pieces.append(piece[max(0, first) : last])
+            place += len(piece) // width * step
         return pieces
+
+
+def _cut(audio: bytes) -> Iterator[bytes]:
+    for start in range(0, len(audio), _PIECE_BYTES):
+        yield audio[start : start + _PIECE_BYTES]
 
 
 def shared_out(max_bytes: int) -> tuple[int, int]:

@@ -98,8 +98,11 @@ class MessageOutput:
     def write_audio(self, pcm: bytes) -> None:
         """More voice: pcm16 at the rate of the answer's format."""
         self._spoken.speak(len(pcm))
-        if len(pcm) <= MAX_DELTA_BYTES:
-            self._send(self._encode(pcm))
+        if len(pcm) <= MAX_DELTA_BYTES:  # as every tick's: written out
+            audio = self._encode(pcm)
+            self._stage.events.audio_delta(self._address, audio)
+            if self._clip is not None:
+                self._clip.add(audio)
             return
         for start in range(0, len(pcm), MAX_DELTA_BYTES):
             self._send(self._encode(pcm[start : start + MAX_DELTA_BYTES]))

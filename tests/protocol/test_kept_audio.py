@@ -219,4 +219,4 @@ def test_a_huge_append_leaves_only_its_end_on_the_tape() -> None:
     """A whole recording in one event does not stay in memory."""
     tape = Tape(100_000)
     tape.append(bytes(15 * 1024 * 1024), AudioFormat.PCM)
-    assert sum(len(piece) for _, piece in tape._pieces) <= 100_000
+    assert sum(map(len, tape._pieces)) <= 100_000
