@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ def _compare(server: Peer, echo: Peer, frame_ms: int, effort: Effort) -> list[Fi
             peer.results.append(result)
             progress(f"{frame_ms} ms, {peer.name}: {result.server_us:.1f} us of CPU per frame")
     ratios = [
-        ours.server_us / theirs.server_us
+        # Where the echo answered nothing there is nothing to compare with, and no target is met.
+        ours.server_us / theirs.server_us if isfinite(theirs.server_us) else inf
         for ours, theirs in zip(server.results, echo.results, strict=True)
     ]
     busiest = max(r.own_cpu_s / max(r.wall_s, 1e-9) for r in server.results + echo.results)

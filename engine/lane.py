@@ -72,13 +72,12 @@ class LaneOf(Generic[M]):
         self._trim()
         if chunk.header:
             self.context.header = chunk.header
-        keep = self._kept(chunk.replaces)
+        keep = self._kept(chunk.replaces) if chunk.replaces != 0 else None
         self._submit(chunk.token_ids, chunk.decode, deadline, keep, chunk.pcm, chunk.features)
 
     def _kept(self, replaces: int | None) -> int | None:
-        """Tokens to keep in front of a tick that replaces so many; None: all of them."""
-        assert replaces == 0, replaces
-        return None
+        """Tokens to keep in front of a tick that replaces so many, or what there is (None); None: all of them."""
+        raise AssertionError(replaces)  # conversations are only appended to
 
     def _trim(self, spare: int = 0) -> None:
         """Cut the context back if it has outgrown its window, or would with `spare` tokens more."""
@@ -155,6 +154,4 @@ class FrameLane(LaneOf[Extent]):
         super().__init__(lane_id, stepper, Extent(limits))
 
     def _kept(self, replaces: int | None) -> int | None:
-        if replaces is None:
-            return 0
-        return self.context.length - replaces if replaces else None
+        return 0 if replaces is None else self.context.length - replaces

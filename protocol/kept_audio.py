@@ -35,15 +35,18 @@ class Clip:
         self._limit: int | None = None  # bytes that were heard; None: all
 
     def add(self, audio: bytes) -> None:
-        """More of it, in its format."""
+        """More of it, in its format. Once per tick and answer, so kept short."""
         if self._limit is not None:
             audio = audio[: self._limit - self._length]
-        self._length += len(audio)
-        if self._shelf is None or self._length > MAX_CLIP_BYTES or not audio:
+        size, shelf = len(audio), self._shelf
+        self._length += size
+        if shelf is None or self._length > MAX_CLIP_BYTES or not size:
             return
         self._pieces.append(audio)
-        self._kept += len(audio)
-        self._shelf.grew(len(audio))
+        self._kept += size
+        shelf.bytes_kept += size
+        if shelf.bytes_kept > shelf.max_bytes:
+            shelf.make_room()
 
     def cut(self, heard_ms: int) -> None:
         """Keep the first `heard_ms` alone, also of what is still to come."""
@@ -54,7 +57,7 @@ class Clip:
             self._pieces = [b"".join(self._pieces)[: self._length]]
             lost, self._kept = self._kept - self._length, self._length
             if self._shelf is not None:
-                self._shelf.grew(-lost)
+                self._shelf.bytes_kept -= lost
 
     def base64(self) -> str | None:
         """All of it; None if it is not all there, or there is none."""
@@ -75,7 +78,7 @@ class AudioShelf:
 
     def __init__(self, max_bytes: int) -> None:
         self.bytes_kept = 0
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._clips: dict[Clip, None] = {}  # in order of age
 
     def clip(self, audio_format: AudioFormat, pieces: Iterable[bytes] = ()) -> Clip:
@@ -86,10 +89,9 @@ class AudioShelf:
             clip.add(piece)
         return clip
 
-    def grew(self, byte_count: int) -> None:
-        """A clip has changed by so many bytes; past the bound the oldest is forgotten, itself last."""
-        self.bytes_kept += byte_count
-        while self.bytes_kept > self._max_bytes:
+    def make_room(self) -> None:
+        """Forget the oldest clips until the others fit."""
+        while self.bytes_kept > self.max_bytes:
             next(iter(self._clips)).forget()
 
     def remove(self, clip: Clip, byte_count: int) -> None:

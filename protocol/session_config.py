@@ -61,6 +61,7 @@ class SessionDefaults(msgspec.Struct, frozen=True, kw_only=True):
     type: SessionType = "realtime"
     decides_turns: bool = False  # a frame-locked model: it alone opens and interrupts its answers
     max_audio_bytes: int = 3_000_000  # of audio kept per call for clients that read items back
+    keeps_caller: bool = True  # False: nobody tells turns, so the caller's audio is never an item's
     sees_images: bool = False  # the model takes images in user items
     max_items: int = 2000  # conversation items remembered; the oldest go first
     max_out_of_band: int = 8  # answers beside the conversation at a time

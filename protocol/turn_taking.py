@@ -38,7 +38,7 @@ class TurnTaking:
         self._config = session_config.initial(defaults)
         self._events = ServerEvents(ids)
         tape_bytes, shelf_bytes = shared_out(defaults.max_audio_bytes)
-        self._caller = CallerAudio(ids, Tape(tape_bytes))
+        self._caller = CallerAudio(ids, Tape(tape_bytes if defaults.keeps_caller else 0))
         shelf = AudioShelf(shelf_bytes)
         self._conversation = Conversation(ids.new("conv"), defaults.max_items, shelf)
         self._items = ItemRequests(self._conversation, self._events, ids, defaults.max_deferred)

@@ -134,7 +134,13 @@ def session_defaults(config: Config, spec: ModelSpec) -> SessionDefaults:
         decides_turns=spec.decides_turns,
         sees_images=spec.prefill_per_image > 0,
         max_audio_bytes=config.server.history_audio_bytes,
+        keeps_caller=not spec.decides_turns or _has_bystander(config),
     )
+
+
+def _has_bystander(config: Config) -> bool:
+    """True if somebody listens beside a frame-locked model."""
+    return {config.model.vad, config.model.stt} != {NONE}
 
 
 def places(config: Config, model: InteractionModel, kv: KvSnapshot) -> int:

@@ -159,6 +159,14 @@ def test_a_deployment_may_keep_no_audio() -> None:
     assert audio(peer, answer(peer, ramp(500))) is None
 
 
+def test_where_nobody_tells_turns_no_callers_audio_is_kept() -> None:
+    """Answers are kept as ever."""
+    peer = Peer(keeps_caller=False)
+    hears(peer, ramp(1000))
+    assert audio(peer, turn(peer, 100, 900)) is None
+    assert audio(peer, answer(peer, ramp(500))) is not None
+
+
 def test_g711_is_read_back_as_g711(peer: Peer) -> None:
     """Audio is in the session's format, byte for byte; after a change of format older audio is not told."""
     peer.updates(
