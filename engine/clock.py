@@ -1,7 +1,12 @@
 """The one place that reads a clock. Everything else is handed `now`."""
 
 import asyncio
+import time
 from typing import Protocol
+
+monotonic = time.monotonic  # noqa: TID251  # for the event loop that takes its time from here
+_ROUNDING_S = 1e-6
+_COARSE_S = 0.001  # uvloop rounds its timers to that, also down
 
 
 class Clock(Protocol):
@@ -12,7 +17,7 @@ class Clock(Protocol):
         ...
 
     async def sleep_until(self, instant: float) -> None:
-        """Return at `instant`, or after one turn of the loop if it has passed."""
+        """Return at `instant`, never before it; after one turn of the loop if it has passed."""
         ...
 
 
@@ -28,3 +33,5 @@ class LoopClock:
 
     async def sleep_until(self, instant: float) -> None:
         await asyncio.sleep(max(0.0, instant - self.now()))
+        if (left := instant - self.now()) > _ROUNDING_S:
+            await asyncio.sleep(left + _COARSE_S)

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 Message = MutableMapping[str, Any]
 
 _WATCH_S = 1.0
-_TIMER_SLACK_S = 0.002  # event loops may wake a sleeper that much early (uvloop counts in ms)
+_ROUNDING_S = 1e-3  # of a clock that is asked to sleep until an instant
 _PARSER_CODES = frozenset(
     {1002, 1007, 1009}
 )  # what uvicorn's frame parser closes with on a broken peer
@@ -244,7 +244,7 @@ class Connection:
             now = clock.now()
             if self._outbox.stalled_s(now) > limits.stalled_s:
                 self._cut_off()
-            if expires_at - now > _TIMER_SLACK_S:
+            if expires_at - now > _ROUNDING_S:
                 await clock.sleep_until(min(now + _WATCH_S, expires_at))
                 continue
             self._expire()

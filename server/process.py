@@ -30,9 +30,9 @@ def serve(config: Config, read: Callable[[], Config] | None = None) -> int:
     except CannotListen as error:
         _log.error("%s", error)
         return 1
-    import uvloop  # no wheel for Windows
+    from server.loop import FineLoop  # no wheel for Windows
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=FineLoop) as runner:
         status, is_hung = runner.run(_serve(config, read, sock))
     if is_hung:  # the interpreter would wait for that thread for ever
         logging.shutdown()
