@@ -121,7 +121,7 @@ class Stepper:
                 self.stuck_since = None
             elif moved:
                 self.stuck_since = finished
-            self._report(result, stepped, finished - started)
+            self._report(result, stepped, self._clock.now() - started)
 
     def _plan(self, now: float) -> TickBatch:
         """What may start with the next step."""

@@ -42,6 +42,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
+    def pass_time(self, seconds: float) -> None:
+        """What runs now takes so long: no other task runs meanwhile."""
+        self._jumping.now += seconds
+
 
 def run_virtual(main: Coroutine[Any, Any, T], limit_s: float = 86_400.0) -> T:
     """Run `main` to its end in virtual time.
