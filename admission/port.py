@@ -16,7 +16,7 @@ class Request:
     tick_s: float = 0.16  # its period
     budget_s: float = 0.0  # from audio complete to output; 0: the period
     steps_per_tick: float = 0.0  # engine steps that one tick takes
-    plateau_tokens: int = 0  # most tokens its context ever holds
+    plateau_tokens: int = 0  # its context at full age
     premium: bool = False  # may take the reserved places
 
 

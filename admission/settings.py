@@ -11,9 +11,9 @@ class SessionShape:
     tick_s: float  # one period
     budget_s: float  # from audio complete to output, the deadline of a tick
     steps_per_tick: float  # engine steps that a tick takes, one after another
-    plateau_tokens: int  # most tokens its context ever holds
+    plateau_tokens: int  # its context at full age, in the mean over a fleet
     fill_s: float  # from the first tick to the plateau
-    plateau_blocks: int = 0  # the same in KV blocks; 0: not counted
+    plateau_blocks: int = 0  # KV blocks that it ever holds; 0: not counted
 
     def __post_init__(self) -> None:
         numbers = (self.tick_s, self.budget_s, self.steps_per_tick, self.fill_s)

@@ -88,6 +88,10 @@ class KvPolicy:
         stop = start + max(0, length - start - max(0, keep)) // block_size * block_size
         return (start, stop) if stop > start else None
 
+    def settled_tokens(self, sink: int) -> int:
+        """What a session at its plateau holds in the mean over time: it grows by its slack, then is cut back."""
+        return sink + self.window_tokens + self.slack_tokens // 2
+
     def plateau_blocks(self, sink: int, tick_tokens: int, block_size: int) -> int:
         """Most blocks one session ever holds: what admission must reserve."""
         tokens = sink + self.window_tokens + self.slack_tokens + tick_tokens

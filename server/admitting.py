@@ -31,6 +31,7 @@ from server.assembly import (
     places,
     plateau_blocks,
     session_blocks,
+    settled_tokens,
 )
 from server.calibrate import Bench, CalibrationFailed, Effort, TickShape, calibrate
 from server.config import Config, environment, set_thread_environment
@@ -106,8 +107,9 @@ def deployment_settings(deployment: Deployment, most: int) -> AdmissionSettings:
     """What the controller is told."""
     config, model, kv = deployment.config, deployment.engine.model, deployment.kv
     plateau = plateau_blocks(config, model, kv)
+    settled = settled_tokens(config, model, plateau, kv.block_size)
     kv = msgspec.structs.replace(kv, total_blocks=session_blocks(config, model, kv))
-    return settings_of(config, deployment.spec, kv, most, plateau)
+    return settings_of(config, deployment.spec, kv, most, plateau, settled)
 
 
 async def first_state(
@@ -120,12 +122,17 @@ async def first_state(
         return known_law(config, settings, key) if known else None
     if not effort.seconds:
         return None
+    kv, anchored = config.engine.kv, config.engine.kv.policy == "anchored"
     tick = TickShape(
-        config.engine.kv.header_tokens, spec.cost().prefill, int(settings.shape.steps_per_tick)
+        kv.header_tokens,
+        spec.cost().prefill,
+        int(settings.shape.steps_per_tick),
+        kv.slack_tokens if anchored and not spec.blocks_per_session else 0,
+        deployment.kv.block_size,
     )
     _announce.info("measuring the engine for at most %g s", effort.seconds)
     try:
-        bench = Bench(deployment.executor, deployment.clock, tick)
+        bench = Bench(deployment.executor, deployment.clock, tick, settings.shape.tick_s)
         return await calibrate(bench, settings, effort, key)
     except CalibrationFailed as error:
         _log.warning("the engine could not be measured, it will be learned: %s", error)
@@ -142,15 +149,24 @@ def quotas_of(config: Config) -> Quotas:
 
 
 def settings_of(
-    config: Config, spec: ModelSpec, kv: KvSnapshot, places: int, plateau_blocks: int
+    config: Config,
+    spec: ModelSpec,
+    kv: KvSnapshot,
+    places: int,
+    plateau_blocks: int,
+    settled: int = 0,
 ) -> AdmissionSettings:
-    """What the controller is told. `places`: sessions that may be in at all."""
+    """What the controller is told. `places`: sessions that may be in at all.
+
+    Memory is promised for the `plateau_blocks` that a session ever holds, time for the `settled` tokens that it holds
+    in the mean once it is there (0: as many as the blocks take).
+    """
     tick_s, paced = spec.tick_ms / 1000, spec.decides_turns
     cost = spec.cost()
     tokens_s = cost.tokens / tick_s if paced else _TALK_TOKENS_S
     bounded = plateau_blocks > 0
     priced_blocks = plateau_blocks or max(1, int(_UNBOUNDED_S * tokens_s) // kv.block_size)
-    plateau = priced_blocks * kv.block_size
+    plateau = settled or priced_blocks * kv.block_size
     shape = SessionShape(
         tick_s=tick_s,
         budget_s=config.admission.budget_ms / 1000 if config.admission.budget_ms else tick_s,
@@ -222,7 +238,10 @@ def known_law(config: Config, settings: AdmissionSettings, key: str) -> Learned:
     cost.calibrated = True
     teacher.plan()
     capacity = min(teacher.outlook.capacity, float(settings.max_sessions))
-    return replace(teacher.learned(key), served=capacity, limit=capacity, join_s=0.0)
+    state = teacher.learned(key)
+    return replace(
+        state, served=capacity, proven=capacity, capacity=capacity, limit=capacity, join_s=0.0
+    )
 
 
 def measure(config: Config, seconds: float) -> int:

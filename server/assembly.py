@@ -196,6 +196,14 @@ def plateau_blocks(config: Config, model: InteractionModel, kv: KvSnapshot) -> i
     return policy.plateau_blocks(config.engine.kv.header_tokens, tick.tokens, kv.block_size)
 
 
+def settled_tokens(config: Config, model: InteractionModel, plateau: int, block_size: int) -> int:
+    """Tokens that a session with a plateau of so many blocks holds in the mean, once it is there."""
+    policy, most = _kv_policy(config), plateau * block_size
+    if model.spec.blocks_per_session or not policy.bounded:
+        return most
+    return min(most, policy.settled_tokens(config.engine.kv.header_tokens))
+
+
 def _needs_embedded(config: Config) -> bool:
     model = config.model
     if model.family not in ("cascade", "moshi"):

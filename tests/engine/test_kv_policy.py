@@ -50,6 +50,20 @@ def test_the_plateau_covers_everything_a_session_may_hold() -> None:
     )
 
 
+def test_a_session_settles_between_being_cut_and_being_cut_again() -> None:
+    """Fed a tick at a time for thousands of ticks, it holds what is priced, but for a block's rounding."""
+    policy, length, held = KvPolicy("anchored", 512, 128), 60, list[int]()
+    limit = policy.limit(60, 100_000)
+    for tick in range(5000):
+        length += 10
+        cut = policy.cut(length, 60, limit, 32)
+        if cut is not None:
+            length -= cut[1] - cut[0]
+        if tick > 100:
+            held.append(length)
+    assert policy.settled_tokens(60) == pytest.approx(sum(held) / len(held), abs=32)
+
+
 def test_a_window_must_be_positive() -> None:
     """A policy that keeps nothing is refused."""
     with pytest.raises(ValueError, match="positive"):
