@@ -24,17 +24,19 @@ Vector = npt.NDArray[np.floating[Any]]
 
 TERMS = 4
 _SESSIONS = 100.0  # one unit of n; of kv: as many full windows
-_CELL_WEIGHT = 200.0  # samples that one cell counts for at most
+_CELL_WEIGHT = 200.0  # samples that one cell counts for at most, …
+_WELL_KNOWN = 50.0  # … and after which it knows its own misfit
 _CELL_RATIO = (1.2, 1.5)  # width of a cell: of n, of kv
 _MAX_CELLS = 512
 _ENOUGH = 150.0  # samples until a shape without a prior is believed
 _KEPT_SAMPLES = 64  # of one interval
 _OUTLIER = 3.0  # × the median ratio: a step that also read somebody's long header
-_BAND = (0.85, 1.18)  # of the gain: within it the shape may follow
-_STILL = (0.93, 1.08)  # … and within this it is noise: the shape has it already
+_BAND = (0.85, 1.18)  # of the gain: within it the shape may follow, …
+_BACK = (0.93, 1.08)  # … and here a change of regime is over
+_STILL = 1.08  # … and below this it is noise, or luck that nobody may be let in for: they stay when it ends
 _SAME_FLEET = 0.15
 _ABSORB_S = 60.0
-_TRUSTED_WEIGHT = 2000.0  # samples that a remembered or calibrated shape counts for
+_TRUSTED_WEIGHT = 2000.0  # samples that a remembered shape counts for at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class CostModel:
         x = self._features([s.sessions for s in samples], [s.kv_tokens for s in samples])
         y = np.array([s.seconds for s in samples])
         self.median_s = float(np.median(y))
-        ratio = y / np.maximum(x @ self.theta, 1e-9)
+        ratio = y / np.maximum(x @ self.theta * self._misfits(x), 1e-9)
         median = float(np.median(ratio))
         if self.ready and self._frozen(median, fleet, interval_s):
             return
@@ -108,11 +110,21 @@ class CostModel:
         spread = float(np.median(np.abs(ratio[kept] / median - 1))) * 1.48
         self.noise += 0.2 * (min(0.5, max(0.01, spread)) - self.noise)
 
+    def _misfits(self, x: Vector) -> Vector:
+        """By what factor the shape is off where each row is: no law fits every load, and that is not a new regime."""
+        factors = np.ones(len(x))
+        for key, here in _by_cell(x):
+            cell = self._cells.get(key)
+            if cell is not None and cell.weight >= _WELL_KNOWN:
+                factors[here] = cell.b[0] / (cell.a[0] @ self.theta)
+        return factors
+
     def _frozen(self, ratio: float, fleet: tuple[float, float], interval_s: float) -> bool:
         """Follow the gain; True while a change of regime keeps the shape out of it."""
         self.gain += 0.4 * (min(4.0, max(0.25, ratio)) - self.gain)
         self._fleets.append(fleet)
-        is_off = not _BAND[0] < self.gain < _BAND[1]
+        low, high = _BACK if self.regime_s else _BAND
+        is_off = not low < self.gain < high
         if not is_off or not (self.regime_s or self._same_fleet()):
             self.regime_s = 0.0
             if is_off:  # the load changed with it: the shape is to blame
@@ -144,10 +156,8 @@ class CostModel:
         # or a step that happened to be short would count more, and the fit come out short.
         expected = x @ self.theta * self.gain if self.ready else y
         rows, targets = x / expected[:, None], y / expected
-        places = np.log(np.maximum(x[:, 1:3], 1e-9)) / np.log(_CELL_RATIO)
-        for key in np.unique(np.floor(places).astype(int), axis=0):
-            here = (np.floor(places) == key).all(axis=1)
-            self._put((int(key[0]), int(key[1])), rows[here], targets[here], weight)
+        for key, here in _by_cell(x):
+            self._put(key, rows[here], targets[here], weight)
         self._total()
         self._solve()
 
@@ -197,7 +207,7 @@ class CostModel:
 
     def coefficients(self) -> tuple[float, float, float, float]:
         """(seconds, per session, per token, per token^CURVE), gain included."""
-        t, u = self.theta * (1.0 if _STILL[0] < self.gain < _STILL[1] else self.gain), self._kv_unit
+        t, u = self.theta * (self.gain if self.gain > _STILL else 1.0), self._kv_unit
         return float(t[0]), float(t[1]) / _SESSIONS, float(t[2]) / u, float(t[3]) / u**CURVE
 
     def doubt(self, sessions: float, kv_tokens: float) -> float:
@@ -208,10 +218,10 @@ class CostModel:
 
     # -- memory ----------------------------------------------------------------
 
-    def export(self) -> dict[str, Any]:
-        """What `restore` takes: numbers and lists only."""
+    def export(self, most: float = _TRUSTED_WEIGHT) -> dict[str, Any]:
+        """What `restore` takes: numbers and lists only. It will count for `most` samples at most."""
         a = self._a + self._ridge
-        scale = min(1.0, _TRUSTED_WEIGHT / max(1.0, self.weight))
+        scale = min(1.0, most / max(1.0, self.weight))
         return {"theta": self.theta.tolist(), "precision": (a * scale).tolist()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -227,6 +237,13 @@ class CostModel:
         self._cells.clear()
         self._a, self._b = np.zeros((TERMS, TERMS)), np.zeros(TERMS)
         self.calibrated = True
+
+
+def _by_cell(x: Vector) -> list[tuple[tuple[int, int], npt.NDArray[np.bool_]]]:
+    """The cells that these rows are in, and which of them are there."""
+    places = np.floor(np.log(np.maximum(x[:, 1:3], 1e-9)) / np.log(_CELL_RATIO)).astype(int)
+    cells = np.unique(places, axis=0)
+    return [((int(n), int(kv)), (places == (n, kv)).all(axis=1)) for n, kv in cells]
 
 
 def _inverse(a: Vector) -> Vector:

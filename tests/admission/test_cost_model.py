@@ -78,6 +78,40 @@ def test_a_slowdown_moves_the_gain_and_not_the_shape() -> None:
     assert model.regime_s == 0
 
 
+def test_steps_that_no_law_fits_are_no_change_of_regime() -> None:
+    """Small steps take less than any line through the large ones: seen often, they leave the gain where it is."""
+    model = CostModel(BUDGET_S, PLATEAU)
+
+    def bent(n: float, kv: float) -> float:
+        return _law(n, kv) * (0.5 if n < 5 else 1.0)
+
+    _serve(model, bent, [(n, 6000.0) for n in (2, 8, 16, 30, 50, 80, 120)] * 3)
+    _serve(model, bent, [(2, 6000.0)] * 30)
+    assert model.gain == pytest.approx(1, abs=0.03)
+    assert bent(100, 6e5) < _predicted(model, 100, 6e5) < 1.15 * bent(100, 6e5)
+
+
+def test_nobody_is_let_in_for_a_lucky_minute() -> None:
+    """An engine that is faster for the moment is not believed to stay so; one that is slower is, at once."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    _serve(model, _law, [*GROWING, *[(50, 6000.0)] * 8])
+    _serve(model, lambda n, kv: 0.6 * _law(n, kv), [(50, 6000.0)] * 20)
+    assert model.gain == pytest.approx(0.6, rel=0.05)
+    assert _predicted(model, 50, 3e5) == pytest.approx(_law(50, 3e5), rel=0.05)
+    _serve(model, lambda n, kv: 1.4 * _law(n, kv), [(50, 6000.0)] * 10)
+    assert _predicted(model, 50, 3e5) == pytest.approx(1.4 * _law(50, 3e5), rel=0.05)
+
+
+def test_a_change_is_absorbed_though_it_touches_the_edge_of_the_band() -> None:
+    """A quarter faster for a minute and a half, but for a second now and then: large steps will be faster, too."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    _serve(model, _law, [*GROWING, (100, 6000.0), *[(4, 6000.0)] * 8])
+    for _ in range(8):
+        for factor, intervals in ((0.76, 20), (0.92, 2)):
+            _serve(model, lambda n, kv, f=factor: f * _law(n, kv), [(4, 6000.0)] * intervals)  # type: ignore[misc]
+    assert _predicted(model, 100, 6e5) < 0.95 * _law(100, 6e5)
+
+
 def test_a_slowdown_that_stays_is_absorbed() -> None:
     """After a minute it is the new truth."""
     model = CostModel(BUDGET_S, PLATEAU)
