@@ -58,7 +58,7 @@ class Controller:
         if learned is not None:
             cost.restore(learned.cost)
             tail = TailRatio(Tail(*learned.tail), learned.heaviest, learned.tail_weight)
-            self.evidence = Evidence(learned.served)
+            self.evidence = Evidence(learned.served, learned.proven, learned.capacity)
             start = max(start, learned.limit)
             self.join_s = learned.join_s
         come_back = come_back_share(temper, shape.tick_s)
@@ -309,6 +309,8 @@ class Controller:
             outlook.tail.heaviest,
             outlook.tail.weight,
             self.evidence.served,
+            self.evidence.vouched(outlook.capacity),
+            min(outlook.capacity, float(self.settings.max_sessions)),
             self.aimd.value,
             self.join_s,
         )

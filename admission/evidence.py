@@ -51,11 +51,13 @@ class Departures:
 class Evidence:
     """The largest load ever served in time, in full-age sessions."""
 
-    def __init__(self, served: float = 0.0) -> None:
+    def __init__(
+        self, served: float = 0.0, inherited: float = 0.0, capacity: float = math.inf
+    ) -> None:
+        """`inherited`: what an earlier run or a calibration proved, when the model allowed `capacity` sessions."""
         self.served = served
-        self.proven = (
-            served  # the same, as far as there were ticks enough to witness one in a thousand
-        )
+        self.proven = 0.0  # … as far as there were ticks enough to witness one in a thousand
+        self._inherited, self._capacity_then = inherited, capacity
         self.present = 0.0  # what is being served now
 
     def saw(self, sessions: float, fill: float, witnesses: float) -> None:
@@ -72,7 +74,16 @@ class Evidence:
         if self.present:
             self.served = min(self.served, _REFUTED * self.present)
             self.proven = min(self.proven, self.served)
+            self._inherited = min(self._inherited, self.served)
             self.present = 0.0
+
+    def vouched(self, capacity: float) -> float:
+        """The load that is proven, where the model allows `capacity` sessions.
+
+        An earlier proof holds for the machine of that time: where steps take longer now, for less. A calibration has
+        the machine to itself, and on two cores that serve their callers too a step takes up to 40 % longer.
+        """
+        return max(self.proven, self._inherited * min(1.0, capacity / self._capacity_then))
 
     def bound(self, capacity: float, settled_fill: float, noise: float, temper: Temper) -> float:
         """Sessions that may be in where the model says `capacity`.
@@ -82,7 +93,7 @@ class Evidence:
         again and shows nothing new. The noisier the steps, the slower: the tail takes longer to show.
         """
         creep = temper.creep * min(1.0, temper.quiet_noise / noise)
-        shown, proven = self.served / settled_fill, self.proven / settled_fill
+        shown, proven = self.served / settled_fill, self.vouched(capacity) / settled_fill
         present = min(self.present / settled_fill, proven)
         near_top = max(
             temper.creep_from * capacity, (1 + creep / 2) * proven, (1 + creep) * present

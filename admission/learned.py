@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,9 @@ class Learned:
     tail: tuple[float, float, float]  # TailRatio.known …
     heaviest: int  # … the band of load it is from …
     tail_weight: float  # … and the ticks it rests on
-    served: float  # Evidence.served, in full-age sessions
+    served: float  # Evidence.served, in full-age sessions, …
+    proven: float  # … and as far as there were ticks enough to witness it …
+    capacity: float  # … when the model allowed so many
     limit: float  # AimdLimit.value
     join_s: float  # engine time of a new session's header
     calibrated: bool = False  # measured at full window at start, not picked up while serving
@@ -36,7 +38,8 @@ def loads(text: str, key: str) -> Learned | None:
             return None
         slowest, likely, even_share = found["tail"]
         state = Learned(**{**found, "tail": (slowest, likely, even_share)})
-        numbers = (*state.tail, state.tail_weight, state.served, state.limit, state.join_s)
+        loads = (state.served, state.proven, state.capacity, state.limit)
+        numbers = (*state.tail, state.tail_weight, *loads, state.join_s)
         if any(not 0 <= float(number) < 1e9 for number in numbers):
             return None
         return state

@@ -43,7 +43,9 @@ def _experienced(**changes: object) -> Controller:
             for _ in range(20):
                 teacher.observe_step(n, 0.004 + 3e-5 * n + 2e-8 * n * each, n, n * each)
             cost.fit((n, n * each), 0.0)
-    state = Learned("key", cost.export(), (0.15, 0.15, 0.4), -3, 30_000.0, 170.0, 175.0, 1e-4)
+    tail = (0.15, 0.15, 0.4)
+    evidence = {"served": 170.0, "proven": 170.0, "capacity": 175.0}
+    state = Learned("key", cost.export(), tail, -3, 30_000.0, **evidence, limit=175.0, join_s=1e-4)
     controller = Controller(_settings(**changes), state)
     controller.joins.rate = inf
     return controller

@@ -131,7 +131,17 @@ def test_advice_grows_with_the_crowd_and_not_for_those_who_are_only_paced() -> N
 
 
 STATE = Learned(
-    "sim/cpu/1/1024", {"theta": [1.0]}, (0.2, 0.2, 0.4), -3, 30_000.0, 170.0, 171.0, 0.004, True
+    "sim/cpu/1/1024",
+    {"theta": [1.0]},
+    (0.2, 0.2, 0.4),
+    -3,
+    30_000.0,
+    served=170.0,
+    proven=165.0,
+    capacity=180.0,
+    limit=171.0,
+    join_s=0.004,
+    calibrated=True,
 )
 
 
@@ -147,7 +157,7 @@ def test_what_was_learned_survives_json() -> None:
         "[]",
         "null",
         "{}",
-        STATE.dumps().replace('"version": 2', '"version": 0'),
+        STATE.dumps().replace('"version": 3', '"version": 0'),
         STATE.dumps().replace("170.0", "NaN"),
         STATE.dumps().replace('"tail"', '"tale"'),
         STATE.dumps()[:-20],

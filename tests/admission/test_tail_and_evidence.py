@@ -86,7 +86,7 @@ def test_a_fresh_fleet_proves_little() -> None:
 
 def test_near_the_top_only_what_is_proven_lets_it_creep() -> None:
     """A remembered fleet is reached again at once and hardly passed; what is served now lets in more."""
-    evidence = Evidence(served=180)
+    evidence = Evidence(served=180, inherited=180, capacity=200)
     evidence.saw(180, 0.2, 1.0)
     assert evidence.bound(200, 1.0, 0.05, TEMPER) == pytest.approx(180 * 1.025)
     evidence.saw(180, 1.0, 1.0)
@@ -96,13 +96,25 @@ def test_near_the_top_only_what_is_proven_lets_it_creep() -> None:
 
 def test_a_load_is_proven_by_as_many_ticks_as_show_the_slowest_in_a_thousand() -> None:
     """Half of them prove half of the way; on a noisy machine three times as many are needed."""
-    evidence = Evidence(served=180)
+    evidence = Evidence()
+    evidence.saw(180, 1.0, 1.0)
     evidence.saw(200, 1.0, 0.5)
     assert (evidence.served, evidence.proven) == (200, 190)
     evidence.saw(200, 1.0, 1.0)
     assert evidence.proven == 200
     assert share_of_proof(2000, 0.05, TEMPER) == pytest.approx(0.5)
     assert share_of_proof(2000, 0.15, TEMPER) == pytest.approx(0.5 / 3)
+
+
+def test_an_earlier_proof_is_of_the_machine_of_that_time() -> None:
+    """Where the model allows a fifth less now, it is worth a fifth less; never more than was proven."""
+    evidence = Evidence(served=180, inherited=180, capacity=200)
+    assert evidence.vouched(160) == pytest.approx(144)
+    assert evidence.vouched(250) == 180
+    evidence.saw(150, 1.0, 1.0)
+    assert evidence.vouched(160) == 150
+    evidence.refuted()
+    assert evidence.vouched(250) == pytest.approx(147)
 
 
 def test_congestion_refutes_evidence() -> None:
