@@ -1,6 +1,6 @@
 """Measuring the engine at full window before the first call: what to try next, and what came of it. Pure.
 
-Two kinds of probes. `StepProbe`: so many sessions that hold so many tokens each take steps together; their times are
+Two kinds of probes. `StepProbe`: so many sessions that hold so many tokens each are all in every step; their times are
 the cost model's prior, up to the step that no tick could stand. `SoakProbe`: so many sessions at full window, each with
 its own phase, ticking for a while as calls do; that shows how far the slowest tick lies above the mean, and is evidence
 for that load. Whoever has an engine carries the probes out: the server on the real one, the simulator on its plant.
@@ -17,7 +17,7 @@ from admission.learned import Learned
 from admission.settings import AdmissionSettings
 
 TICKS_EACH = 4
-_WEIGHT = 25.0  # of a whole tick among single steps
+_STEP_WEIGHT = 25.0  # of a whole tick among single steps
 _MAX_SOAKS = 10
 _SOAK_S = 12.0
 _CONFIRM_S = 40.0  # rare hiccups of the engine are seen in nothing shorter, …
@@ -25,12 +25,15 @@ _MAX_CONFIRM_S = 120.0
 _QUIET = 0.05  # … and this is for steps that vary by so much; for others in proportion
 _HOPELESS = 0.2  # of the ticks missed: far beyond what can be served
 _SHORTLY = 0.9  # of a load that was held only for moments counts as evidence
+# Samples that what was measured counts for at most. With nobody connected an engine has more of the machine to itself
+# than it will have, so what its steps take now gives way soon to what they take while serving.
+_WEIGHT = 200.0
 _SOUND_SHARE = 0.92  # of the budget: where the slowest tick in a thousand is of a load that holds
 
 
 @dataclass(frozen=True, slots=True)
 class StepProbe:
-    """Serve `TICKS_EACH` whole ticks of `sessions` sessions in step that hold `tokens` tokens each; time the steps."""
+    """`sessions` sessions that hold `tokens` tokens each, all in every step, for `TICKS_EACH` ticks; time each."""
 
     sessions: int
     tokens: int
@@ -64,7 +67,7 @@ class Calibration:
         self._too_long: dict[int, int] = {}  # tokens → sessions whose step no tick could stand
         self._soaks = 0
         self._failed = inf  # what is left to try after soaks that were not in time
-        self._aligned = 0  # sessions at full window whose common tick was in time
+        self._crowd = 0  # most sessions at full window that can all be in every step
         self.served = 0  # sessions of the largest soak in time
         self._confirmed = 0  # … and of the largest long one
 
@@ -97,12 +100,12 @@ class Calibration:
         tokens = probe.sessions * probe.tokens
         for seconds in tick_s:
             controller.observe_step(probe.sessions, seconds / steps, probe.sessions, tokens)
-        controller.outlook.cost.fit((probe.sessions, tokens), 0.0, weight=_WEIGHT)
+        controller.outlook.cost.fit((probe.sessions, tokens), 0.0, weight=_STEP_WEIGHT)
         middle, budget_s = sorted(tick_s)[len(tick_s) // 2], self._settings.shape.budget_s
         if middle > budget_s:
             self._too_long[probe.tokens] = probe.sessions
         elif probe.tokens == self._settings.shape.plateau_tokens:
-            self._aligned = max(self._aligned, probe.sessions)
+            self._crowd = max(self._crowd, probe.sessions)
 
     def soaked(self, probe: SoakProbe, ticks: Histogram, steps: Sequence[StepSample]) -> None:
         """The ticks of a soak and its steps."""
@@ -131,18 +134,22 @@ class Calibration:
     def result(self, key: str, join_s: float) -> Learned:
         """What the controller may start from, also if time ran out before `next` had no more to ask."""
         outlook = self._controller.outlook
-        held = self._confirmed or _SHORTLY * (self.served or self._aligned)
         # However long a soak is, the hiccups it did not see are rarer: a noisy machine is trusted less.
-        most = held * (1 - 0.5 * outlook.cost.noise)
-        limit = min(outlook.capacity, most, self._settings.max_sessions)
+        trusted = 1 - 0.5 * outlook.cost.noise
+        # Steps timed for a second are a law, not a load that was served: of that nothing is evidence.
+        served = trusted * (self._confirmed or _SHORTLY * self.served)
+        start = served or trusted * _SHORTLY * self._crowd
+        most = float(self._settings.max_sessions)
         return Learned(
             key,
-            outlook.cost.export(),
+            outlook.cost.export(_WEIGHT),
             outlook.tail.known.as_triple(),
             outlook.tail.heaviest,
             outlook.tail.weight,
-            most,
-            max(self._settings.temper.min_limit, limit),
+            served,
+            served if self._confirmed else 0.0,
+            min(outlook.capacity, most),
+            max(self._settings.temper.min_limit, min(outlook.capacity, start, most)),
             join_s,
             calibrated=True,
         )

@@ -61,15 +61,12 @@ def calibrate(plant: Plant, settings: AdmissionSettings, seed: int) -> Learned:
 
 
 def _tick_s(plant: Plant, probe: StepProbe, rng: np.random.Generator) -> float:
-    """A tick that all sessions begin together: the first step reads their audio."""
+    """As many steps as a tick takes, all sessions in each; in every step some of them are at their audio."""
     call, n = plant.calls[0], probe.sessions
-    mean_s = [
-        plant.step_s(n, n + n * call.prefill * (step == 0), n * probe.tokens)
-        for step in range(call.steps)
-    ]
+    mean_s = plant.step_s(n, n + round(n * call.prefill / call.steps), n * probe.tokens)
     noise = np.exp(rng.normal(0, plant.noise, call.steps))
     spikes = np.where(rng.random(call.steps) < plant.spike, rng.uniform(*HICCUP), 1.0)
-    return float((np.array(mean_s) * noise * spikes).sum())
+    return float(mean_s * (noise * spikes).sum())
 
 
 def run_soak(plant: Plant, probe: SoakProbe, seed: int) -> Soak:

@@ -24,7 +24,7 @@ from engine.executor import SimExecutor
 from engine.observer import NullObserver, StepStats, TickStats
 from engine.sim_backend import SimBackend, SimCost
 from engine.virtual_time import run_virtual
-from engine.work import KvSnapshot
+from engine.work import KvSnapshot, StepResult, TickBatch
 from protocol.ids import IdFactory
 from protocol.session_config import SessionDefaults
 from server.admitting import cores, known_law, quotas_of, settings_of, state_key
@@ -176,6 +176,9 @@ def test_a_frame_locked_model_is_paced_and_a_turn_based_one_is_not() -> None:
     assert paced.paced
     assert paced.shape.plateau_tokens == 1280
     assert paced.shape.fill_s == pytest.approx(1280 / 3 * 0.08, rel=0.01)
+    settled = settings_of(config, replace(duplex().spec, prefill_per_tick=2), kv, 512, 40, 1000)
+    assert (settled.shape.plateau_tokens, settled.shape.plateau_blocks) == (1000, 40)
+    assert settled.shape.fill_s == pytest.approx(1000 / 3 * 0.08, rel=0.01)
     spoken = settings_of(config, cascade().spec, kv, 512, 40)
     assert not spoken.paced
     assert Controller(spoken).limit == 512
@@ -218,7 +221,8 @@ def _measured(cost: SimCost, effort: Effort, **shape: Any) -> tuple[Learned, Sim
         executor = SimExecutor(backend, clock)
         await executor.start()
         settings = AdmissionSettings(replace(SHAPE, **shape), 100, pool_blocks=4000, paced=True)
-        bench = Bench(executor, clock, TickShape(64, 2, int(settings.shape.steps_per_tick)))
+        tick = TickShape(64, 2, int(settings.shape.steps_per_tick))
+        bench = Bench(executor, clock, tick, settings.shape.tick_s)
         return await calibrate(bench, settings, effort, "k"), backend
 
     return run_virtual(main())
@@ -238,6 +242,63 @@ def test_the_engine_is_measured_at_full_window() -> None:
     assert backend.snapshot().sessions == 0
 
 
+def test_steps_that_were_timed_are_no_load_that_was_served() -> None:
+    """Without fleets served for a while there is a law and no evidence: the door starts below what the law allows."""
+    state, _ = _measured(COST, Effort(600, soaks=False), steps_per_tick=2)
+    assert (state.served, state.proven) == (0, 0)
+    controller = Controller(AdmissionSettings(replace(SHAPE, steps_per_tick=2), 100), state)
+    allowed = controller.outlook.capacity
+    assert controller.shown == pytest.approx(controller.settings.temper.trust * allowed)
+
+
+def test_every_session_is_in_every_step_of_a_probe() -> None:
+    """Begun one group per step, as calls are that know nothing of each other: each step reads for some of them."""
+
+    async def main() -> tuple[list[float], list[int]]:
+        backend, clock = SimBackend(COST, total_blocks=4000), LoopClock()
+        executor, started = SimExecutor(backend, clock), list[int]()
+        await executor.start()
+        bench = Bench(executor, clock, TickShape(64, 2, 3), 0.08)
+        await bench.grow(6, 100)
+        step = executor.step
+
+        async def counted(batch: TickBatch) -> StepResult:
+            started.append(len(batch.appends))
+            return await step(batch)
+
+        executor.step = counted  # type: ignore[method-assign]
+        return await bench.crowded_s(6, 4), started
+
+    seconds, started = run_virtual(main())
+    assert len(seconds) == 4
+    assert started[:15] == [2] * 15
+    assert set(started[15:]) == {0}
+    step_s = 0.01 + 6 * 5e-4 + (6 + 2 * 2) * 1e-5 + 6 * 100 * 5e-7
+    assert seconds == pytest.approx([3 * step_s] * 4, rel=0.03)
+
+
+def test_sessions_at_full_window_grow_and_are_cut_back_as_calls_are() -> None:
+    """By their slack, each at its own moment; in the mean they hold what was asked for, and none of them more."""
+
+    async def main() -> list[KvSnapshot]:
+        backend, clock = SimBackend(COST, total_blocks=4000), LoopClock()
+        executor = SimExecutor(backend, clock)
+        await executor.start()
+        bench = Bench(executor, clock, TickShape(64, 5, 3, slack=64, block=16), 0.08)
+        await bench.grow(20, 400)
+        seen = list[KvSnapshot]()
+        for _ in range(20):
+            await bench.crowded_s(20, 1)
+            seen.append(backend.snapshot())
+        return seen
+
+    seen = run_virtual(main())
+    held = [kv.resident_tokens / 20 for kv in seen]
+    assert sum(held) / len(held) == pytest.approx(400, abs=12)
+    assert max(held) - min(held) < 64  # not all at once
+    assert max(kv.held_blocks for kv in seen) <= 20 * (-(-(400 + 32 + 8) // 16) + 1)
+
+
 def test_measuring_takes_no_longer_than_it_may() -> None:
     """What is known by then is what there is."""
     state, backend = _measured(COST, Effort(3.0, soaks=True))
@@ -254,7 +315,7 @@ def test_a_backend_that_refuses_a_probe_ends_the_measuring() -> None:
         executor = SimExecutor(backend, clock)
         await executor.start()
         settings = AdmissionSettings(SHAPE, 10, pool_blocks=4000)
-        bench = Bench(executor, clock, TickShape(64, 2, 1))
+        bench = Bench(executor, clock, TickShape(64, 2, 1), SHAPE.tick_s)
         with pytest.raises(CalibrationFailed, match="would pass 500 tokens"):
             await calibrate(bench, settings, Effort(600, soaks=False), "k")
         assert backend.snapshot().sessions == 0
