@@ -276,7 +276,8 @@ class Controller:
         fill = min(1.0, reading.resident_tokens / fleet.plateau_tokens)
         if now - self.aimd.decreased_at > temper.doubt_s:
             proof = share_of_proof(window.last.total, self.outlook.cost.noise, temper)
-            self.evidence.saw(fleet.units, fill, proof)
+            age = min(1.0, fill / self.settings.shape.full_share)
+            self.evidence.saw(fleet.units, age, proof)
         if self.settings.paced:
             self.outlook.learn(window.last, fleet.demand, fill)
 

@@ -14,6 +14,7 @@ class SessionShape:
     plateau_tokens: int  # its context at full age, in the mean over a fleet
     fill_s: float  # from the first tick to the plateau
     plateau_blocks: int = 0  # KV blocks that it ever holds; 0: not counted
+    full_share: float = 1.0  # of those tokens from which it counts as full: its header may be shorter than is priced
 
     def __post_init__(self) -> None:
         numbers = (self.tick_s, self.budget_s, self.steps_per_tick, self.fill_s)

@@ -47,6 +47,8 @@ _TALK_TOKENS_S = 8.0
 _SPOKEN_STEPS = 1.0
 # Without a plateau a session is priced at this age.
 _UNBOUNDED_S = 600.0
+# A session counts as full without the header that is reserved for it, but not with less of its plateau than this.
+_FULL = 0.9
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 
@@ -167,6 +169,7 @@ def settings_of(
     bounded = plateau_blocks > 0
     priced_blocks = plateau_blocks or max(1, int(_UNBOUNDED_S * tokens_s) // kv.block_size)
     plateau = settled or priced_blocks * kv.block_size
+    spare = config.engine.kv.header_tokens if settled else 0
     shape = SessionShape(
         tick_s=tick_s,
         budget_s=config.admission.budget_ms / 1000 if config.admission.budget_ms else tick_s,
@@ -174,6 +177,7 @@ def settings_of(
         plateau_tokens=max(1, plateau),
         fill_s=max(tick_s, plateau / max(1e-9, tokens_s)),
         plateau_blocks=priced_blocks,
+        full_share=max(_FULL, 1 - spare / max(1, plateau)),
     )
     return AdmissionSettings(
         shape,

@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -31,7 +32,7 @@ KNOWN = 174
 
 
 def _settings(**changes: object) -> AdmissionSettings:
-    return AdmissionSettings(SHAPE, **{"max_sessions": 400, **changes})  # type: ignore[arg-type]
+    return AdmissionSettings(**{"shape": SHAPE, "max_sessions": 400, **changes})  # type: ignore[arg-type]
 
 
 def _experienced(**changes: object) -> Controller:
@@ -168,6 +169,21 @@ def test_congestion_cuts_the_limit_once_and_refutes_the_evidence() -> None:
     assert controller.aimd.decreases == 1
     assert controller.aimd.value == pytest.approx(0.9 * KNOWN, abs=1)
     assert controller.evidence.served <= KNOWN
+
+
+def test_a_fleet_whose_headers_are_short_proves_its_own_size() -> None:
+    """Priced with the header that is reserved, it never holds all of those tokens, and would creep nowhere."""
+    served = []
+    for share in (1.0, 0.95):
+        controller = _experienced(shape=replace(SHAPE, full_share=share))
+        _fill(controller)
+        for half in range(100):
+            for _ in range(300):
+                controller.observe_tick(0.3, missed=False)
+            active = controller.active
+            controller.control(100 + half / 2, Reading(active, active * 0.95 * 6000.0, 0.0))
+        served.append(controller.evidence.proven / active)
+    assert served == pytest.approx([0.95, 1.0], abs=0.01)
 
 
 def test_joins_are_paced() -> None:
