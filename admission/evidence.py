@@ -83,7 +83,9 @@ class Evidence:
         An earlier proof holds for the machine of that time: where steps take longer now, for less. A calibration has
         the machine to itself, and on two cores that serve their callers too a step takes up to 40 % longer.
         """
-        return max(self.proven, self._inherited * min(1.0, capacity / self._capacity_then))
+        then = self._capacity_then  # 0 where not even one session fitted
+        left = 1.0 if capacity >= then else capacity / then
+        return max(self.proven, self._inherited * left)
 
     def bound(self, capacity: float, settled_fill: float, noise: float, temper: Temper) -> float:
         """Sessions that may be in where the model says `capacity`.

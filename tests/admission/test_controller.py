@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from admission.controller import Controller
 from admission.explain import binding, bounds, explain
-from admission.learned import Learned
+from admission.learned import Learned, loads
 from admission.port import Lease, Rejection, Request
 from admission.projection import Kind, demand_of
 from admission.resources import Reading
@@ -184,6 +184,17 @@ def test_a_fleet_whose_headers_are_short_proves_its_own_size() -> None:
             controller.control(100 + half / 2, Reading(active, active * 0.95 * 6000.0, 0.0))
         served.append(controller.evidence.proven / active)
     assert served == pytest.approx([0.95, 1.0], abs=0.01)
+
+
+def test_a_state_of_an_engine_that_carried_nobody_can_be_used() -> None:
+    """Slower than its beat, it allows not one session; that is remembered, read again and kept again."""
+    controller = _experienced()
+    nobody = replace(controller.learned("key"), served=0.0, proven=0.0, capacity=0.0, limit=4.0)
+    again = Controller(_settings(), loads(nobody.dumps(), "key"))
+    again.plan()
+    assert again.learned("key").proven == 0
+    again.outlook.capacity = 0.0
+    assert again.learned("key").capacity == 0
 
 
 def test_joins_are_paced() -> None:
