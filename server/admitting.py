@@ -168,8 +168,9 @@ def settings_of(
     tokens_s = cost.tokens / tick_s if paced else _TALK_TOKENS_S
     bounded = plateau_blocks > 0
     priced_blocks = plateau_blocks or max(1, int(_UNBOUNDED_S * tokens_s) // kv.block_size)
-    plateau = settled or priced_blocks * kv.block_size
-    spare = config.engine.kv.header_tokens if settled else 0
+    most = priced_blocks * kv.block_size
+    plateau = settled or most
+    spare = config.engine.kv.header_tokens if plateau < most else 0  # a fixed extent has none
     shape = SessionShape(
         tick_s=tick_s,
         budget_s=config.admission.budget_ms / 1000 if config.admission.budget_ms else tick_s,

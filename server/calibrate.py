@@ -39,9 +39,7 @@ class TickShape:
     header: int  # tokens it begins with
     prefill: int  # tokens appended by a tick
     decode: int  # tokens decoded after them, one per step
-    slack: int = (
-        0  # tokens a session grows by before so many are dropped; 0: nothing is ever dropped
-    )
+    slack: int = 0  # tokens a session grows by before so many are dropped; 0: never
     block: int = 1  # tokens; drops are of whole ones
 
 

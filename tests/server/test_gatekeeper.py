@@ -181,6 +181,8 @@ def test_a_frame_locked_model_is_paced_and_a_turn_based_one_is_not() -> None:
     assert (settled.shape.plateau_tokens, settled.shape.plateau_blocks) == (1000, 40)
     assert settled.shape.fill_s == pytest.approx(1000 / 3 * 0.08, rel=0.01)
     assert settled.shape.full_share == 0.9
+    extent = settings_of(config, replace(duplex().spec, prefill_per_tick=2), kv, 512, 40, 1280)
+    assert extent.shape.full_share == 1
     spoken = settings_of(config, cascade().spec, kv, 512, 40)
     assert not spoken.paced
     assert Controller(spoken).limit == 512
