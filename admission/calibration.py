@@ -27,7 +27,7 @@ _HOPELESS = 0.2  # of the ticks missed: far beyond what can be served
 _SHORTLY = 0.9  # of a load that was held only for moments counts as evidence
 # Samples that what was measured counts for at most. With nobody connected an engine has more of the machine to itself
 # than it will have, so what its steps take now gives way soon to what they take while serving.
-_WEIGHT = 200.0
+_WEIGHT = 400.0
 _SOUND_SHARE = 0.92  # of the budget: where the slowest tick in a thousand is of a load that holds
 
 

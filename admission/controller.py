@@ -19,7 +19,7 @@ from math import floor, inf
 
 from admission.aimd import AimdLimit
 from admission.cost_model import CostModel, StepSample
-from admission.evidence import Departures, Evidence, share_of_proof
+from admission.evidence import Departures, Evidence
 from admission.fleet import Fleet
 from admission.latency_window import LatencyWindow
 from admission.learned import Learned
@@ -45,7 +45,7 @@ class Controller:
         shape, temper = settings.shape, settings.temper
         self.fleet = Fleet(shape)
         self.window = LatencyWindow()
-        self.evidence = Evidence()
+        self.evidence = Evidence(temper)
         self.departures = Departures(shape.fill_s)
         self.pool = KvPool(settings.pool_blocks, temper.kv_reserve)
         self.ingest = IngestLoad(settings.cores, temper.cpu_share)
@@ -58,7 +58,7 @@ class Controller:
         if learned is not None:
             cost.restore(learned.cost)
             tail = TailRatio(Tail(*learned.tail), learned.heaviest, learned.tail_weight)
-            self.evidence = Evidence(learned.served, learned.proven, learned.capacity)
+            self.evidence = Evidence(temper, learned.served, learned.proven, learned.capacity)
             start = max(start, learned.limit)
             self.join_s = learned.join_s
         come_back = come_back_share(temper, shape.tick_s)
@@ -257,11 +257,13 @@ class Controller:
         self.stall.update(now, last.total, on_time, reading.step_age_s, budget_s)
         if self.stall.is_set:
             self.window.forget()
-            self.outlook.tail.forget_recent()
+            self.outlook.forget_recent()
             return
-        self.outlook.cost.fit((reading.residents, reading.resident_tokens), interval_s)
         if self.stall.believes(now):
+            self.outlook.cost.fit((reading.residents, reading.resident_tokens), interval_s)
             self._learn(now, reading, since)
+        else:
+            self.outlook.forget_recent()
         self.plan()
 
     def _learn(self, now: float, reading: Reading, since: float) -> None:
@@ -275,9 +277,8 @@ class Controller:
             return
         fill = min(1.0, reading.resident_tokens / fleet.plateau_tokens)
         if now - self.aimd.decreased_at > temper.doubt_s:
-            proof = share_of_proof(window.last.total, self.outlook.cost.noise, temper)
             age = min(1.0, fill / self.settings.shape.full_share)
-            self.evidence.saw(fleet.units, age, proof)
+            self.evidence.saw(fleet.units, age, window.last, self.outlook.cost.noise)
         if self.settings.paced:
             self.outlook.learn(window.last, fleet.demand, fill)
 
@@ -291,7 +292,7 @@ class Controller:
         outlook.refresh(self.fleet)
         if self.settings.paced:
             fill = self.departures.settled_fill
-            self.shown = self.evidence.bound(outlook.capacity, fill, outlook.cost.noise, temper)
+            self.shown = self.evidence.bound(outlook.capacity, fill, outlook.cost.noise)
 
     # -- what others may know ------------------------------------------------------
 

@@ -5,9 +5,11 @@
 Two time scales. The shape θ is a ridge regression whose prior is a calibration where there was one. Its samples are
 kept as sums by cell of (n, kv), each cell with a bounded weight: what is seen again replaces what was seen there
 before, and what was seen at other loads is not forgotten, because the curvature of the law shows only between loads.
-The gain follows the median of measured/shape within seconds: a noisy neighbour or a throttled device changes every step
-by one factor. While the gain is off and the fleet has not changed, the shape is frozen, so that a passing slow-down
-does not rewrite it; after a minute the new speed is the truth and is absorbed.
+The gain follows measured/known within seconds, where loads are known: a noisy neighbour or a throttled device changes
+every step by one factor. While it is off, known loads stay as they are and new ones are learned as they would be at the
+usual speed, so that a passing fault does not rewrite the shape. What the usual speed is: on a shared machine it changes
+by a third and by the minute, so a third slower is the truth after ten seconds, and faster again only after ten minutes;
+who is let in for a lucky minute is there when it ends. More than a third is a fault, and the truth after two minutes.
 """
 
 from collections import deque
@@ -21,21 +23,24 @@ import numpy.typing as npt
 from admission.projection import CURVE
 
 Vector = npt.NDArray[np.floating[Any]]
+Mask = npt.NDArray[np.bool_]
 
 TERMS = 4
 _SESSIONS = 100.0  # one unit of n; of kv: as many full windows
-_CELL_WEIGHT = 200.0  # samples that one cell counts for at most, …
+_CELL_WEIGHT = 800.0  # samples that one cell counts for at most, …
 _WELL_KNOWN = 50.0  # … and after which it knows its own misfit
 _CELL_RATIO = (1.2, 1.5)  # width of a cell: of n, of kv
 _MAX_CELLS = 512
 _ENOUGH = 150.0  # samples until a shape without a prior is believed
 _KEPT_SAMPLES = 64  # of one interval
+_COARSE = 0.5  # of the longest step: what two steps differ by however short they are
 _OUTLIER = 3.0  # × the median ratio: a step that also read somebody's long header
-_BAND = (0.85, 1.18)  # of the gain: within it the shape may follow, …
-_BACK = (0.93, 1.08)  # … and here a change of regime is over
-_STILL = 1.08  # … and below this it is noise, or luck that nobody may be let in for: they stay when it ends
+_BAND = (0.92, 1.18)  # of the gain: within it the shape may follow, …
+_BACK = (0.95, 1.08)  # … and here a change of regime is over
+_STILL = 1.08  # … and below this it is noise, or luck
 _SAME_FLEET = 0.15
-_ABSORB_S = 60.0
+_NEIGHBOUR = 1.35  # slower by no more than this: others on the same machine, who will come again
+_ABSORB_NEIGHBOUR_S, _ABSORB_SLOWER_S, _ABSORB_FASTER_S = 10.0, 120.0, 600.0
 _TRUSTED_WEIGHT = 2000.0  # samples that a remembered shape counts for at most
 
 
@@ -62,6 +67,7 @@ class CostModel:
 
     def __init__(self, budget_s: float, plateau_tokens: float) -> None:
         self._kv_unit = _SESSIONS * plateau_tokens
+        self._coarse_s = _COARSE * budget_s
         self._prior: Vector = budget_s * np.array([0.1, 0.3, 0.3, 0.0])
         # A priori standard deviations: a factor of ten either way, but hardly any curvature.
         spread = budget_s * np.array([1.0, 3.0, 3.0, 0.3])
@@ -76,7 +82,8 @@ class CostModel:
         self.weight = 0.0  # samples in all cells
         self.calibrated = False  # the prior was measured
         self.gain = 1.0
-        self.regime_s = 0.0  # how long the gain has been off with the shape frozen
+        self.regime_s = 0.0  # how long the gain has been off, …
+        self._neighbour_s = 0.0  # … and no further than a neighbour takes it
         self._samples: list[StepSample] = []
         self._seen = 0
         self._fleets: deque[tuple[float, float]] = deque(maxlen=6)
@@ -92,6 +99,10 @@ class CostModel:
             self._samples[self._seen % _KEPT_SAMPLES] = sample
         self._seen += 1
 
+    def forget_recent(self) -> None:
+        """The steps of this interval were those of a fault."""
+        self._samples, self._seen = [], 0
+
     def fit(self, fleet: tuple[float, float], interval_s: float, *, weight: float = 1.0) -> None:
         """Digest an interval's steps, each counting `weight` times. `fleet`: sessions and tokens resident now."""
         samples = [s for s in self._samples if s.sessions > 0 and s.seconds > 0]
@@ -101,40 +112,61 @@ class CostModel:
         x = self._features([s.sessions for s in samples], [s.kv_tokens for s in samples])
         y = np.array([s.seconds for s in samples])
         self.median_s = float(np.median(y))
-        ratio = y / np.maximum(x @ self.theta * self._misfits(x), 1e-9)
-        median = float(np.median(ratio))
-        if self.ready and self._frozen(median, fleet, interval_s):
-            return
+        misfits, known = self._misfits(x)
+        expected = np.maximum(x @ self.theta * misfits, 1e-9)
+        ratio, weights = y / expected, 1 / (1 + (self._coarse_s / expected) ** 2)
+        median = _median(ratio, weights)
         kept = ratio <= _OUTLIER * median
-        self._learn(x[kept], y[kept], weight)
-        spread = float(np.median(np.abs(ratio[kept] / median - 1))) * 1.48
+        known &= kept
+        self._fleets.append(fleet)
+        speed = self._speed(ratio, weights, kept, known) if self.ready else None
+        if speed is not None:
+            self._follow(speed, interval_s)
+        if self.regime_s and known.any():  # what was not known yet is learned at the usual speed
+            new = kept & ~known
+            self._learn(x[new], y[new] / self.gain, weight)
+        elif not self.regime_s and (speed is None or _BAND[0] < speed < _BAND[1]):
+            self._learn(x[kept], y[kept], weight)
+        spread = _median(np.abs(ratio[kept] / median - 1), weights[kept]) * 1.48
         self.noise += 0.2 * (min(0.5, max(0.01, spread)) - self.noise)
 
-    def _misfits(self, x: Vector) -> Vector:
-        """By what factor the shape is off where each row is: no law fits every load, and that is not a new regime."""
-        factors = np.ones(len(x))
+    def _misfits(self, x: Vector) -> tuple[Vector, Mask]:
+        """By what factor the shape is off where each row is, and whether that is known.
+
+        No law fits every load, and that is not a new regime.
+        """
+        factors, known = np.ones(len(x)), np.zeros(len(x), dtype=bool)
         for key, here in _by_cell(x):
             cell = self._cells.get(key)
             if cell is not None and cell.weight >= _WELL_KNOWN:
                 factors[here] = cell.b[0] / (cell.a[0] @ self.theta)
-        return factors
+                known |= here
+        return factors, known
 
-    def _frozen(self, ratio: float, fleet: tuple[float, float], interval_s: float) -> bool:
-        """Follow the gain; True while a change of regime keeps the shape out of it."""
+    def _speed(self, ratio: Vector, weights: Vector, kept: Mask, known: Mask) -> float | None:
+        """How many times longer steps took than they should have; None: nobody can tell."""
+        if known.any():
+            return float(np.average(ratio[known], weights=weights[known]))
+        if not self._same_fleet():  # the load changed with it: the shape is to blame
+            return None
+        # Everybody is in every step, where nobody ever was: behind, because the engine is slower. Of loads that are
+        # faster than the shape says it is the shape that is wrong.
+        speed = float(np.average(ratio[kept], weights=weights[kept]))
+        return speed if speed > 1 else None
+
+    def _follow(self, ratio: float, interval_s: float) -> None:
+        """Known loads take `ratio` times what they took. Enter, stay in or leave a regime."""
         self.gain += 0.4 * (min(4.0, max(0.25, ratio)) - self.gain)
-        self._fleets.append(fleet)
         low, high = _BACK if self.regime_s else _BAND
-        is_off = not low < self.gain < high
-        if not is_off or not (self.regime_s or self._same_fleet()):
-            self.regime_s = 0.0
-            if is_off:  # the load changed with it: the shape is to blame
-                self.gain = 1.0 + 0.5 * (self.gain - 1.0)
-            return False
+        if low < self.gain < high:
+            self.regime_s = self._neighbour_s = 0.0
+            return
         self.regime_s += interval_s
-        if self.regime_s < _ABSORB_S:
-            return True
-        self._rescale(self.gain)
-        return False
+        is_neighbour = 1 < self.gain <= _NEIGHBOUR
+        self._neighbour_s = self._neighbour_s + interval_s if is_neighbour else 0.0
+        lasting_s = _ABSORB_SLOWER_S if self.gain > 1 else _ABSORB_FASTER_S
+        if self.regime_s >= lasting_s or self._neighbour_s >= _ABSORB_NEIGHBOUR_S:
+            self._rescale(self.gain)
 
     def _same_fleet(self) -> bool:
         (n0, kv0), (n1, kv1) = self._fleets[0], self._fleets[-1]
@@ -149,13 +181,15 @@ class CostModel:
         for cell in self._cells.values():
             cell.a, cell.b = cell.a / factor**2, cell.b / factor
         self._total()
-        self.gain, self.regime_s = 1.0, 0.0
+        self.gain, self.regime_s, self._neighbour_s = 1.0, 0.0, 0.0
 
     def _learn(self, x: Vector, y: Vector, weight: float) -> None:
-        # Relative errors: a short step counts like a long one. Relative to what was expected, not to what was measured,
-        # or a step that happened to be short would count more, and the fit come out short.
-        expected = x @ self.theta * self.gain if self.ready else y
-        rows, targets = x / expected[:, None], y / expected
+        # Errors relative to a long step: what small ones take beside others says little about large ones. Relative to
+        # what was expected, not to what was measured, or a step that happened to be short would count more, and the fit
+        # come out short.
+        expected = x @ self.theta if self.ready else y
+        scale = np.hypot(expected, self._coarse_s)
+        rows, targets = x / scale[:, None], y / scale
         for key, here in _by_cell(x):
             self._put(key, rows[here], targets[here], weight)
         self._total()
@@ -239,11 +273,18 @@ class CostModel:
         self.calibrated = True
 
 
-def _by_cell(x: Vector) -> list[tuple[tuple[int, int], npt.NDArray[np.bool_]]]:
+def _by_cell(x: Vector) -> list[tuple[tuple[int, int], Mask]]:
     """The cells that these rows are in, and which of them are there."""
     places = np.floor(np.log(np.maximum(x[:, 1:3], 1e-9)) / np.log(_CELL_RATIO)).astype(int)
     cells = np.unique(places, axis=0)
     return [((int(n), int(kv)), (places == (n, kv)).all(axis=1)) for n, kv in cells]
+
+
+def _median(values: Vector, weights: Vector) -> float:
+    """The value that half of the weight does not exceed."""
+    order = np.argsort(values)
+    sums = np.cumsum(weights[order])
+    return float(values[order[np.searchsorted(sums, sums[-1] / 2)]])
 
 
 def _inverse(a: Vector) -> Vector:

@@ -8,12 +8,19 @@ really observed, so steady churn is judged by what it can show.
 
 import math
 
+from admission.latency_window import Histogram, LatencyWindow
 from admission.settings import Temper
 
 _MEMORY_S = 300.0  # of departures
 _REFUTED = 0.98  # of a load that led to congestion may have been served after all
 _PRIOR_S = 60.0  # session-seconds of watching before departures are believed
 _WITNESSES = 4_000  # ticks in time for a load to count as proven, where steps vary little
+_WATCHED = 240  # intervals in which the slowest tick in a thousand is looked for, …
+_ENOUGH = 1_000  # … in so many ticks at least …
+_EASY, _TIGHT = (
+    0.4,
+    0.65,
+)  # … and its share of the budget up to which growing is no risk, and from which it is one
 
 
 class Departures:
@@ -52,22 +59,38 @@ class Evidence:
     """The largest load ever served in time, in full-age sessions."""
 
     def __init__(
-        self, served: float = 0.0, inherited: float = 0.0, capacity: float = math.inf
+        self,
+        temper: Temper,
+        served: float = 0.0,
+        inherited: float = 0.0,
+        capacity: float = math.inf,
     ) -> None:
         """`inherited`: what an earlier run or a calibration proved, when the model allowed `capacity` sessions."""
+        self._temper = temper
+        self._ticks = LatencyWindow(_WATCHED)
         self.served = served
         self.proven = 0.0  # … as far as there were ticks enough to witness one in a thousand
         self._inherited, self._capacity_then = inherited, capacity
         self.present = 0.0  # what is being served now
 
-    def saw(self, sessions: float, fill: float, witnesses: float) -> None:
-        """So many sessions, filled to this share of their windows, are served in time.
-
-        `witnesses`: their ticks, as a share of those that prove a load beyond the largest proven yet; `share_of_proof`.
-        """
+    def saw(self, sessions: float, fill: float, ticks: Histogram, noise: float) -> None:
+        """So many sessions, filled to this share of their windows, are served in time, and these are their ticks."""
+        self._ticks.turn(ticks)
         self.present = sessions * fill
         self.served = max(self.served, self.present)
+        witnesses = ticks.total / _WITNESSES * self.pace(noise)
         self.proven += max(0.0, self.present - self.proven) * min(1.0, witnesses)
+
+    def pace(self, noise: float) -> float:
+        """How fast the fleet may grow near the top, as a share of what a steady machine allows.
+
+        The noisier the steps, the more ticks it takes for the slowest in a thousand to show; but where even that one is
+        far from its budget there is no tail to wait for.
+        """
+        watched = self._ticks.recent
+        slowest = watched.quantile(0.999) if watched.total >= _ENOUGH else _TIGHT
+        ease = (_TIGHT - slowest) / (_TIGHT - _EASY)
+        return min(1.0, max(self._temper.quiet_noise / noise, ease))
 
     def refuted(self) -> None:
         """What is served now is more than can be: congestion."""
@@ -87,22 +110,17 @@ class Evidence:
         left = 1.0 if capacity >= then else capacity / then
         return max(self.proven, self._inherited * left)
 
-    def bound(self, capacity: float, settled_fill: float, noise: float, temper: Temper) -> float:
+    def bound(self, capacity: float, settled_fill: float, noise: float) -> float:
         """Sessions that may be in where the model says `capacity`.
 
         However little was shown, a share of the modelled capacity is trusted. Beyond that a stretch above the largest
-        load served, and near the top only a creep above the load that is proven, half of it where the fleet is young
-        again and shows nothing new. The noisier the steps, the slower: the tail takes longer to show.
+        load served, and near the top only a creep above the load that is proven (one session at least), half of it
+        where the fleet is young again and shows nothing new.
         """
-        creep = temper.creep * min(1.0, temper.quiet_noise / noise)
+        temper = self._temper
+        creep = temper.creep * self.pace(noise)
         shown, proven = self.served / settled_fill, self.vouched(capacity) / settled_fill
         present = min(self.present / settled_fill, proven)
-        near_top = max(
-            temper.creep_from * capacity, (1 + creep / 2) * proven, (1 + creep) * present
-        )
+        crept = max((1 + creep / 2) * proven, present + max(1.0, creep * present))
+        near_top = max(temper.creep_from * capacity, crept)
         return max(temper.trust * capacity, min(temper.stretch * shown, near_top))
-
-
-def share_of_proof(ticks: float, noise: float, temper: Temper) -> float:
-    """So many ticks in time, as a share of those that witness how slow the slowest in a thousand are."""
-    return ticks / _WITNESSES * min(1.0, temper.quiet_noise / noise)

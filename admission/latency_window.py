@@ -76,9 +76,9 @@ class LatencyWindow:
         """One tick: its latency as a share of its budget (infinite: it brought nothing)."""
         self.current.add(share, missed=missed)
 
-    def turn(self) -> None:
-        """An interval is over."""
-        self.last, self.current = self.current, Histogram()
+    def turn(self, interval: Histogram | None = None) -> None:
+        """An interval is over: the current one, or one that was counted elsewhere."""
+        self.last, self.current = interval or self.current, Histogram()
         self._parts.append(self.last)
         self.recent.merge(self.last)
         if len(self._parts) > self._intervals:

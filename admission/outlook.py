@@ -45,6 +45,11 @@ class Outlook:
             step_s = projection.step_now(c, demand.rate, demand.tokens * fill, 1 / demand.urgency)
             self.tail.observe(ticks, demand.urgency * step_s, self.cost.noise)
 
+    def forget_recent(self) -> None:
+        """What was measured last was a fault."""
+        self.cost.forget_recent()
+        self.tail.forget_recent()
+
     def refresh(self, fleet: Fleet) -> None:
         """After learning: the bounds until the next time."""
         self._coefficients = self.cost.coefficients()

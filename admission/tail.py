@@ -11,6 +11,7 @@ something else): they are added, not multiplied, and only so much of a budget is
 """
 
 from collections import deque
+from collections.abc import Sequence
 from math import floor, inf, log
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ _COLLAPSE = 0.5  # share of an interval's ticks missed that is no tail any more
 _RARE = 0.001
 _LIKELY = 1.6  # ratio of the ε of one in a thousand to that of one in a hundred: 1.4 on steady machines, 2 on noisy
 _MAX_PAUSE = 0.25  # share of the budget that is set aside for pauses at most
+_TELLS = 5_000  # ticks until a band says how ε falls with load
 _MARGIN = 0.025
 _MARGIN_BY_NOISE, _QUIET = 1.0, 0.05
 _FAR = 0.3  # this much beyond the load that was measured the margin for noise counts in full, at it by half
@@ -45,6 +47,11 @@ class Tail(NamedTuple):
     likely: float = 0.25  # the same, as the slowest in a hundred let expect
     even_share: float = 0.1  # of the budget, where that was measured
 
+    def at(self, even_share: float, falls: float) -> "Tail":
+        """What it lets expect at a heavier load, where ε falls with this power of it."""
+        less = min(1.0, self.even_share / even_share) ** falls
+        return Tail(less * self.slowest, less * self.likely, even_share)
+
     def as_triple(self) -> tuple[float, float, float]:
         """As it is remembered."""
         return self.slowest, self.likely, self.even_share
@@ -59,22 +66,30 @@ class _Band:
         self.counts[_bucket_of(known.likely / _LIKELY)] += _HERITAGE * 10 * _RARE * weight
         self.even_share = known.even_share
         self.total = weight
-        self.seen = 0  # ticks really counted
+        self.seen = 0  # ticks really counted, …
+        self.own = [0.0] * (_BUCKETS + 1)  # … fading, too
 
     def tail(self) -> Tail:
         """What the counts say."""
         slowest, likely = self._exceeded_by(_RARE), _LIKELY * self._exceeded_by(10 * _RARE)
         return Tail(max(slowest, likely), likely, self.even_share)
 
+    @property
+    def seen_excess(self) -> float:
+        """ε of the slowest in a hundred of the ticks really counted."""
+        return _exceeded_by(10 * _RARE * sum(self.own), self.own)
+
     def _exceeded_by(self, share: float) -> float:
-        left = share * self.total
-        for bucket in range(_BUCKETS, 0, -1):
-            if (
-                self.counts[bucket] > left
-            ):  # within the bucket, as if evenly spread over its logarithm
-                return float(_LOWEST * _STEP ** (bucket - left / self.counts[bucket]))
-            left -= self.counts[bucket]
-        return _LOWEST
+        return _exceeded_by(share * self.total, self.counts)
+
+
+def _exceeded_by(left: float, counts: Sequence[float]) -> float:
+    """The ε that so many of these exceed."""
+    for bucket in range(_BUCKETS, 0, -1):
+        if counts[bucket] > left:  # within the bucket, as if evenly spread over its logarithm
+            return float(_LOWEST * _STEP ** (bucket - left / counts[bucket]))
+        left -= counts[bucket]
+    return _LOWEST
 
 
 class TailRatio:
@@ -95,12 +110,25 @@ class TailRatio:
         With a margin: it was measured on few of the slowest ticks, and the more steps vary and the lighter the load
         that they were measured at, the less they say.
         """
-        tail = self.known
+        tail, falls = self.known, self.falls
         room = target_share - min(_MAX_PAUSE, (tail.slowest - tail.likely) * tail.even_share)
         limit = room / (1 + tail.likely + _MARGIN)
+        for _ in range(4 if falls else 0):
+            limit = room / (1 + tail.at(limit, falls).likely + _MARGIN)
         distance = min(1.0, max(0.0, limit / tail.even_share - 1) / _FAR)
         by_noise = _MARGIN_BY_NOISE * max(0.0, noise - _QUIET) * (1 + distance) / 2
-        return room / (1 + tail.likely + _MARGIN + by_noise)
+        return room / (1 + tail.at(limit, falls).likely + _MARGIN + by_noise)
+
+    @property
+    def falls(self) -> float:
+        """The power of the load that ε falls with, as far as two bands tell: 0 where ticks are slow for their steps
+        alone, 1 where pauses add the same at any load."""
+        telling = sorted(n for n, band in self._bands.items() if band.seen >= _TELLS)
+        if len(telling) < 2:
+            return 0.0
+        light, heavy = self._bands[telling[0]], self._bands[telling[-1]]
+        apart = log(heavy.even_share / light.even_share)
+        return min(1.0, max(0.0, log(light.seen_excess / heavy.seen_excess) / max(apart, 0.2)))
 
     def observe(self, ticks: Histogram, even_share: float, noise: float) -> None:
         """An interval's ticks, with υ·d as it was in it and by how much steps vary."""
@@ -118,13 +146,17 @@ class TailRatio:
         number = floor(log(even_share) / log(_BAND))
         if number not in self._bands:
             inherited = _INHERITED * min(1.0, max(1 / 3, noise / _NOISY))
-            self._bands[number] = _Band(self.known, min(self.weight, inherited))
+            known = self.known.at(even_share, self.falls)
+            self._bands[number] = _Band(known, min(self.weight, inherited))
         band = self._bands[number]
         band.counts = [count * _FADE for count in band.counts]
+        band.own = [count * _FADE for count in band.own]
         for bucket, count in enumerate(ticks.counts):
             if count:
                 share = (bucket + 0.5) / BUCKETS_PER_BUDGET
-                band.counts[_bucket_of(share / even_share - 1)] += count
+                bucket_there = _bucket_of(share / even_share - 1)
+                band.counts[bucket_there] += count
+                band.own[bucket_there] += count
         band.total = _FADE * band.total + ticks.total
         band.seen += ticks.total
         band.even_share += 0.1 * (even_share - band.even_share)

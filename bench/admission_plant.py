@@ -7,6 +7,8 @@ from engine.sim_backend import SimCost
 
 BLOCK_TOKENS = 32
 HICCUP = (1.5, 3.0)  # × its usual time: a step that the noisy machine was interrupted in
+_SPELL_S = 40.0  # for so long a shared machine has one speed
+_GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class Plant:
     prefill_budget: int = 2048  # new tokens per step, as the planner has it
     preempt_s: float = 0.03  # added to each step while the pool is over-committed
     convexity: float = 1.25  # the exponent of its `convex` variant
+    shared: float = 1.0  # factor of every step in every second spell or so, …
+    shared_s: float = 0.0  # … what is added to it there, …
+    jitter_s: float = 0.0  # … and to any step, more or less, standard deviation
 
     def step_s(self, sessions: int, new_tokens: int, read_tokens: float) -> float:
         """Seconds of one step, noise aside."""
@@ -49,6 +54,12 @@ class Plant:
             pivot = self.pivot_windows * self.window
             read_tokens = pivot * (read_tokens / pivot) ** self.exponent
         return self.cost.step_s(padded, new_tokens, int(read_tokens))
+
+    def beside_others_s(self, seconds: float, now: float, luck: float) -> float:
+        """What a step takes that begins now on a shared machine; `luck` is standard normal."""
+        seconds += max(0.0, self.jitter_s * luck)
+        slow = int(now / _SPELL_S) * _GOLDEN % 1 < 0.5
+        return self.shared * seconds + self.shared_s if slow else seconds
 
     @property
     def fill_s(self) -> float:
@@ -73,6 +84,22 @@ class Plant:
         pivot = 0.8 * self.pool_windows / 1.4
         return replace(
             self, name=f"{self.name}+convex", pad=16, exponent=self.convexity, pivot_windows=pivot
+        )
+
+    def two_speeds(self) -> "Plant":
+        """The same machine beside other tenants, who slow it down for a minute or so, again and again.
+
+        As seen on two shared cores (`metronome bench ramp`): for minutes at a time a step of five calls takes 3.8 ms
+        instead of 1.9, and one of a hundred a sixth more; steps of 5 ms and less differ by a third.
+        """
+        longest_s = self.calls[0].tick_s / (self.calls[0].steps + 1)
+        return replace(
+            self,
+            name=f"{self.name}+shared",
+            noise=0.08,
+            shared=1.15,
+            shared_s=0.03 * longest_s,
+            jitter_s=0.04 * longest_s,
         )
 
     def with_pool(self, windows: int) -> "Plant":

@@ -169,6 +169,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("churn", _same, _churn),
     Scenario("noisy", Plant.noisy, _ramp),
     Scenario("noisy_under", Plant.noisy, _under),
+    Scenario("two_speeds", Plant.two_speeds, _ramp),
     Scenario("nonlinear", Plant.convex, _ramp),
     Scenario("kv_bound", _small_pool, _ramp),
     Scenario("slowdown", _same, _slowdown),

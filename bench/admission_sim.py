@@ -197,6 +197,8 @@ class Simulation:
         if self._resident > plant.pool_windows * plant.window:
             seconds += plant.preempt_s
         seconds *= self._draw()
+        if plant.jitter_s:
+            seconds = plant.beside_others_s(seconds, started, self._rng.standard_normal())
         seconds += self._stall(started)
         self._stepping_since = started
         self._happen_until(started + seconds)

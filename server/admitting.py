@@ -47,7 +47,7 @@ _TALK_TOKENS_S = 8.0
 _SPOKEN_STEPS = 1.0
 # Without a plateau a session is priced at this age.
 _UNBOUNDED_S = 600.0
-# A session counts as full without the header that is reserved for it, but not with less of its plateau than this.
+# A session counts as full without what is reserved for its header, but not with less of its plateau than this.
 _FULL = 0.9
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 
@@ -170,7 +170,8 @@ def settings_of(
     priced_blocks = plateau_blocks or max(1, int(_UNBOUNDED_S * tokens_s) // kv.block_size)
     most = priced_blocks * kv.block_size
     plateau = settled or most
-    spare = config.engine.kv.header_tokens if plateau < most else 0  # a fixed extent has none
+    # A fixed extent has none; others lose up to a block, because whole ones are dropped.
+    spare = config.engine.kv.header_tokens + kv.block_size if plateau < most else 0
     shape = SessionShape(
         tick_s=tick_s,
         budget_s=config.admission.budget_ms / 1000 if config.admission.budget_ms else tick_s,

@@ -102,21 +102,54 @@ def test_nobody_is_let_in_for_a_lucky_minute() -> None:
     assert _predicted(model, 50, 3e5) == pytest.approx(1.4 * _law(50, 3e5), rel=0.05)
 
 
-def test_a_change_is_absorbed_though_it_touches_the_edge_of_the_band() -> None:
-    """A quarter faster for a minute and a half, but for a second now and then: large steps will be faster, too."""
+def _at_speed(factor: float) -> Callable[[float, float], float]:
+    return lambda n, kv: factor * _law(n, kv)
+
+
+def test_luck_is_the_truth_after_ten_minutes() -> None:
+    """A quarter faster for nine minutes, but for a second now and then: not believed. Another two: believed."""
     model = CostModel(BUDGET_S, PLATEAU)
-    _serve(model, _law, [*GROWING, (100, 6000.0), *[(4, 6000.0)] * 8])
-    for _ in range(8):
+    _serve(model, _law, [*GROWING, (100, 6000.0), *[(50, 6000.0)] * 8])
+    for _ in range(49):
         for factor, intervals in ((0.76, 20), (0.92, 2)):
-            _serve(model, lambda n, kv, f=factor: f * _law(n, kv), [(4, 6000.0)] * intervals)  # type: ignore[misc]
-    assert _predicted(model, 100, 6e5) < 0.95 * _law(100, 6e5)
+            _serve(model, _at_speed(factor), [(50, 6000.0)] * intervals)
+    assert _predicted(model, 100, 6e5) > 0.97 * _law(100, 6e5)
+    _serve(model, _at_speed(0.76), [(50, 6000.0)] * 240)
+    assert _predicted(model, 100, 6e5) < 0.85 * _law(100, 6e5)
+
+
+def test_a_machine_of_two_speeds_is_as_slow_as_it_was() -> None:
+    """A fifth slower by turns of forty seconds: it is priced at the slow speed, in either."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    _serve(model, _law, [*GROWING, *[(50, 6000.0)] * 8])
+    for _ in range(4):
+        _serve(model, _at_speed(1.22), [(50, 6000.0)] * 80)
+        _serve(model, _law, [(50, 6000.0)] * 80)
+        assert _predicted(model, 50, 3e5) == pytest.approx(1.22 * _law(50, 3e5), rel=0.06)
+
+
+def test_loads_met_in_a_lucky_minute_are_learned_at_the_usual_speed() -> None:
+    """The fleet doubles while steps take four fifths: what its steps will take is not what they take now."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    _serve(model, _law, [*GROWING, *[(50, 6000.0)] * 8])
+    _serve(model, _at_speed(0.8), [(50, 6000.0)] * 10 + [(n, 6000.0) for n in range(50, 110)])
+    assert _predicted(model, 110, 6.6e5) == pytest.approx(_law(110, 6.6e5), rel=0.06)
+
+
+def test_a_load_that_is_faster_than_the_prior_says_is_no_luck() -> None:
+    """Nothing was ever seen there: the prior is wrong, and gives way at once."""
+    model, teacher = CostModel(BUDGET_S, PLATEAU), CostModel(BUDGET_S, PLATEAU)
+    _serve(teacher, _at_speed(1.4), GROWING)
+    model.restore(teacher.export(100.0))
+    _serve(model, _law, [(50, 6000.0)] * 30)
+    assert _predicted(model, 50, 3e5) == pytest.approx(_law(50, 3e5), rel=0.1)
 
 
 def test_a_slowdown_that_stays_is_absorbed() -> None:
-    """After a minute it is the new truth."""
+    """After two minutes it is the new truth."""
     model = CostModel(BUDGET_S, PLATEAU)
-    _serve(model, _law, GROWING)
-    _serve(model, lambda n, kv: 1.6 * _law(n, kv), [(50, 6000.0)] * 150)
+    _serve(model, _law, [*GROWING, *[(50, 6000.0)] * 8])
+    _serve(model, _at_speed(1.6), [(50, 6000.0)] * 260)
     assert model.regime_s == 0
     assert model.gain == pytest.approx(1, rel=0.1)
     assert _predicted(model, 50, 3e5) == pytest.approx(1.6 * _law(50, 3e5), rel=0.05)

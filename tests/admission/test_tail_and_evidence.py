@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from admission.evidence import Departures, Evidence, share_of_proof
+from admission.evidence import Departures, Evidence
 from admission.latency_window import Histogram
 from admission.settings import Temper
 from admission.tail import TailRatio
@@ -76,42 +76,91 @@ def test_pauses_of_the_machine_are_not_multiplied() -> None:
     assert tail.even_limit(0.95, 0.05) > (0.95 - 0.25) / 1.5
 
 
+def _in_time(count: int, share: float = 0.8) -> Histogram:
+    """So many ticks, all at this share of their budget."""
+    ticks = Histogram()
+    for _ in range(count):
+        ticks.add(share, missed=False)
+    return ticks
+
+
+def test_pauses_that_come_at_any_load_are_told_by_two_of_them() -> None:
+    """Ticks take 0.15 of the budget more than even ones, at one load and at twice it: so they will at four times it."""
+    tail, rng = TailRatio(), np.random.default_rng(0)
+    for even_share in (0.1, 0.2):
+        for _ in range(300):
+            tail.observe(_ticks(even_share, 0.15 / even_share, rng), even_share, 0.05)
+    assert tail.falls == pytest.approx(1, abs=0.2)
+    assert tail.even_limit(0.95, 0.05) > 1.15 * 0.95 / (1.025 + tail.known.likely)
+
+
+def test_a_tail_that_grows_with_the_load_is_multiplied() -> None:
+    """Ticks take up to two fifths more than even ones at either load: so they will at any."""
+    tail, rng = TailRatio(), np.random.default_rng(0)
+    for even_share in (0.2, 0.4):
+        for _ in range(300):
+            tail.observe(_ticks(even_share, 0.4, rng), even_share, 0.05)
+    assert tail.falls == pytest.approx(0, abs=0.1)
+
+
 def test_a_fresh_fleet_proves_little() -> None:
     """A hundred sessions at a tenth of their windows are evidence for ten."""
-    evidence = Evidence()
-    evidence.saw(100, 0.1, 1.0)
+    evidence = Evidence(TEMPER)
+    evidence.saw(100, 0.1, _in_time(4000), 0.05)
     assert evidence.served == 10
-    assert evidence.bound(200, 1.0, 0.05, TEMPER) == TEMPER.trust * 200
+    assert evidence.bound(200, 1.0, 0.05) == TEMPER.trust * 200
 
 
 def test_near_the_top_only_what_is_proven_lets_it_creep() -> None:
     """A remembered fleet is reached again at once and hardly passed; what is served now lets in more."""
-    evidence = Evidence(served=180, inherited=180, capacity=200)
-    evidence.saw(180, 0.2, 1.0)
-    assert evidence.bound(200, 1.0, 0.05, TEMPER) == pytest.approx(180 * 1.025)
-    evidence.saw(180, 1.0, 1.0)
-    assert evidence.bound(200, 1.0, 0.05, TEMPER) == pytest.approx(180 * 1.05)
-    assert evidence.bound(200, 1.0, 0.15, TEMPER) == pytest.approx(180 * (1 + 0.05 / 3))
+    evidence = Evidence(TEMPER, served=180, inherited=180, capacity=200)
+    evidence.saw(180, 0.2, _in_time(4000), 0.05)
+    assert evidence.bound(200, 1.0, 0.05) == pytest.approx(180 * 1.025)
+    evidence.saw(180, 1.0, _in_time(4000), 0.05)
+    assert evidence.bound(200, 1.0, 0.05) == pytest.approx(180 * 1.05)
+    assert evidence.bound(200, 1.0, 0.15) == pytest.approx(180 * (1 + 0.05 / 3))
+
+
+def test_a_small_house_creeps_by_one() -> None:
+    """A sixtieth of thirty sessions is none."""
+    evidence = Evidence(TEMPER)
+    evidence.saw(30, 1.0, _in_time(12_000), 0.15)
+    assert evidence.bound(33, 1.0, 0.15) == 31
+
+
+def test_where_the_slowest_tick_is_far_from_late_noise_does_not_slow_the_growth() -> None:
+    """In full up to two fifths of the budget, not at all from two thirds; a slow minute is remembered for two."""
+    evidence = Evidence(TEMPER)
+    assert evidence.pace(0.2) == pytest.approx(0.25)
+    evidence.saw(100, 1.0, _in_time(2000, 0.35), 0.2)
+    assert evidence.pace(0.2) == 1
+    evidence.saw(100, 1.0, _in_time(2000, 0.8), 0.2)
+    for _ in range(238):
+        evidence.saw(100, 1.0, _in_time(200, 0.35), 0.2)
+    assert evidence.pace(0.2) == pytest.approx(0.25)
+    evidence.saw(100, 1.0, _in_time(200, 0.35), 0.2)
+    evidence.saw(100, 1.0, _in_time(200, 0.35), 0.2)
+    assert evidence.pace(0.2) == 1
 
 
 def test_a_load_is_proven_by_as_many_ticks_as_show_the_slowest_in_a_thousand() -> None:
     """Half of them prove half of the way; on a noisy machine three times as many are needed."""
-    evidence = Evidence()
-    evidence.saw(180, 1.0, 1.0)
-    evidence.saw(200, 1.0, 0.5)
+    evidence = Evidence(TEMPER)
+    evidence.saw(180, 1.0, _in_time(4000), 0.05)
+    evidence.saw(200, 1.0, _in_time(2000), 0.05)
     assert (evidence.served, evidence.proven) == (200, 190)
-    evidence.saw(200, 1.0, 1.0)
+    evidence.saw(200, 1.0, _in_time(6000), 0.15)
+    assert evidence.proven == pytest.approx(195)
+    evidence.saw(200, 1.0, _in_time(4000), 0.05)
     assert evidence.proven == 200
-    assert share_of_proof(2000, 0.05, TEMPER) == pytest.approx(0.5)
-    assert share_of_proof(2000, 0.15, TEMPER) == pytest.approx(0.5 / 3)
 
 
 def test_an_earlier_proof_is_of_the_machine_of_that_time() -> None:
     """Where the model allows a fifth less now, it is worth a fifth less; never more than was proven."""
-    evidence = Evidence(served=180, inherited=180, capacity=200)
+    evidence = Evidence(TEMPER, served=180, inherited=180, capacity=200)
     assert evidence.vouched(160) == pytest.approx(144)
     assert evidence.vouched(250) == 180
-    evidence.saw(150, 1.0, 1.0)
+    evidence.saw(150, 1.0, _in_time(4000), 0.05)
     assert evidence.vouched(160) == 150
     evidence.refuted()
     assert evidence.vouched(250) == pytest.approx(147)
@@ -119,8 +168,8 @@ def test_an_earlier_proof_is_of_the_machine_of_that_time() -> None:
 
 def test_congestion_refutes_evidence() -> None:
     """The load under which ticks were late is not evidence for itself."""
-    evidence = Evidence(served=200)
-    evidence.saw(150, 1.0, 1.0)
+    evidence = Evidence(TEMPER, served=200)
+    evidence.saw(150, 1.0, _in_time(4000), 0.05)
     evidence.refuted()
     assert evidence.served == pytest.approx(147)
     evidence.refuted()
