@@ -1,6 +1,6 @@
 """`metronome bench admission`: the controller against its alternatives, on simulated machines, in virtual time.
 
-Thirteen scenarios, six controllers, three starts. The default is the plant that the controller was tuned on, with two
+Fourteen scenarios, six controllers, three starts. The default is the plant that the controller was tuned on, with two
 seeds; `--full` adds three plants and ten seeds that it was not. Every figure is a share of the plant's true capacity,
 which is found first: the largest fleet, all at full age, that misses at most one tick in a thousand.
 """

@@ -244,6 +244,18 @@ def test_a_stalled_engine_takes_nobody_and_keeps_its_limit() -> None:
     assert controller.active == KNOWN
 
 
+def test_the_steps_of_a_stall_are_not_learned() -> None:
+    """Three times as long, in a crowd that was never seen: neither while it lasts nor in the interval that ends it."""
+    controller = _experienced()
+    _fill(controller)
+    before = controller.outlook.cost.theta.copy()
+    for half in range(24):
+        for _ in range(20 if half < 7 else 0):
+            controller.observe_step(170, 0.09, 170, 170 * 6000)
+        _tick_along(controller, 110 + half / 2, share=inf if half < 6 else 0.3)
+    assert controller.outlook.cost.theta == pytest.approx(before)
+
+
 def test_zero_traffic_changes_nothing() -> None:
     """An hour of nothing leaves the limit, the evidence and the door as they were."""
     controller = _experienced()
