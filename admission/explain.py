@@ -54,7 +54,7 @@ def explain(controller: Controller, now: float) -> dict[str, Any]:
     """Everything behind the next decision, as JSON can carry it."""
     found, outlook = bounds(controller), controller.outlook
     tightest = binding(found)
-    recent = controller.window.recent
+    recent, evidence = controller.window.recent, controller.evidence
     return {
         "active": controller.active,
         "limit": controller.limit,
@@ -83,11 +83,15 @@ def explain(controller: Controller, now: float) -> dict[str, Any]:
             "calibrated": outlook.cost.calibrated,
             "coefficients": [_number(c) for c in outlook.cost.coefficients()],
             "gain": _number(outlook.cost.gain),
+            "off_speed_s": _number(outlook.cost.regime_s),
             "noise": _number(outlook.cost.noise),
             "tail": _number(outlook.tail.known.slowest),
             "tail_likely": _number(outlook.tail.known.likely),
+            "tail_falls": _number(outlook.tail.falls),
             "doubt": _number(outlook.doubt),
-            "served": _number(controller.evidence.served),
+            "served": _number(evidence.served),
+            "proven": _number(evidence.vouched(outlook.capacity)),
+            "pace": _number(evidence.pace(outlook.cost.noise)),
             "settled_fill": _number(controller.departures.settled_fill),
         },
     }
