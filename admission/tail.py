@@ -31,9 +31,10 @@ _COLLAPSE = 0.5  # share of an interval's ticks missed that is no tail any more
 _RARE = 0.001
 _LIKELY = 1.6  # ratio of the ε of one in a thousand to that of one in a hundred: 1.4 on steady machines, 2 on noisy
 _MAX_PAUSE = 0.25  # share of the budget that is set aside for pauses at most
-_TELLS = 5_000  # ticks until a band says how ε falls with load
+_TELLS = 5_000  # ticks until a band says how ε falls with load, …
+_CHANCE = 0.3  # … and the power that it falls with where nothing but chance is at work
 _MARGIN = 0.025
-_MARGIN_BY_NOISE, _QUIET = 1.0, 0.05
+_MARGIN_BY_NOISE, _QUIET = 1.2, 0.05
 _FAR = 0.3  # this much beyond the load that was measured the margin for noise counts in full, at it by half
 _NO_BAND = -1000
 _NEAR = 2  # bands
@@ -128,7 +129,8 @@ class TailRatio:
             return 0.0
         light, heavy = self._bands[telling[0]], self._bands[telling[-1]]
         apart = log(heavy.even_share / light.even_share)
-        return min(1.0, max(0.0, log(light.seen_excess / heavy.seen_excess) / max(apart, 0.2)))
+        power = log(light.seen_excess / heavy.seen_excess) / max(apart, 0.2)
+        return min(1.0, max(0.0, (power - _CHANCE) / (1 - _CHANCE)))
 
     def observe(self, ticks: Histogram, even_share: float, noise: float) -> None:
         """An interval's ticks, with υ·d as it was in it and by how much steps vary."""
