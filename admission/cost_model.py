@@ -104,7 +104,10 @@ class CostModel:
         self._samples, self._seen = [], 0
 
     def fit(self, fleet: tuple[float, float], interval_s: float, *, weight: float = 1.0) -> None:
-        """Digest an interval's steps, each counting `weight` times. `fleet`: sessions and tokens resident now."""
+        """Digest an interval's steps, each counting `weight` times. `fleet`: sessions and tokens resident now.
+
+        An interval of no time is a measurement of its own, and no change of speed whatever it says.
+        """
         samples = [s for s in self._samples if s.sessions > 0 and s.seconds > 0]
         self._samples, self._seen = [], 0
         if not samples:
@@ -119,7 +122,8 @@ class CostModel:
         kept = ratio <= _OUTLIER * median
         known &= kept
         self._fleets.append(fleet)
-        speed = self._speed(ratio, weights, kept, known) if self.ready else None
+        is_serving = self.ready and interval_s > 0
+        speed = self._speed(ratio, weights, kept, known) if is_serving else None
         if speed is not None:
             self._follow(speed, interval_s)
         if self.regime_s and known.any():  # what was not known yet is learned at the usual speed
@@ -150,9 +154,8 @@ class CostModel:
         if not self._same_fleet():  # the load changed with it: the shape is to blame
             return None
         # Everybody is in every step, where nobody ever was: behind, because the engine is slower. Of loads that are
-        # faster than the shape says it is the shape that is wrong.
-        speed = float(np.average(ratio[kept], weights=weights[kept]))
-        return speed if speed > 1 else None
+        # faster than the shape says it is the shape that is wrong, and a lucky minute is not the reason.
+        return max(1.0, float(np.average(ratio[kept], weights=weights[kept])))
 
     def _follow(self, ratio: float, interval_s: float) -> None:
         """Known loads take `ratio` times what they took. Enter, stay in or leave a regime."""

@@ -136,6 +136,31 @@ def test_loads_met_in_a_lucky_minute_are_learned_at_the_usual_speed() -> None:
     assert _predicted(model, 110, 6.6e5) == pytest.approx(_law(110, 6.6e5), rel=0.06)
 
 
+@pytest.mark.parametrize("factor", [0.8, 1.6])
+def test_a_regime_ends_where_nothing_known_is_met_again(factor: float) -> None:
+    """It began with five calls; the hundred that follow never take a step that was seen before."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    _serve(model, _law, [*GROWING, *[(5, 6000.0)] * 8])
+    _serve(model, _at_speed(factor), [(5, 6000.0)] * 10)
+    assert model.regime_s > 0
+    _serve(model, _at_speed(0.97), [(120, 6000.0)] * 40)
+    assert model.regime_s == 0
+    assert _predicted(model, 120, 7.2e5) == pytest.approx(0.97 * _law(120, 7.2e5), rel=0.05)
+
+
+def test_what_is_measured_outside_of_time_is_learned_whatever_it_says() -> None:
+    """A calibration serves whole fleets after it timed steps, and finds them half as slow again: both count."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    for factor in (1.0, 1.5):
+        for _ in range(30):
+            for n in (40, 60, 80):
+                model.add(StepSample(n, factor * _law(n, n * 6000), n * 6000))
+            model.fit((80, 480_000), 0.0, weight=10.0)
+    kept = CostModel(BUDGET_S, PLATEAU)
+    kept.restore(model.export())
+    assert _predicted(kept, 60, 3.6e5) == pytest.approx(1.25 * _law(60, 3.6e5), rel=0.05)
+
+
 def test_a_load_that_is_faster_than_the_prior_says_is_no_luck() -> None:
     """Nothing was ever seen there: the prior is wrong, and gives way at once."""
     model, teacher = CostModel(BUDGET_S, PLATEAU), CostModel(BUDGET_S, PLATEAU)
