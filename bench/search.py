@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 
-_GROWTH = 1.4
-
 
 def most_held(
-    holds: Callable[[int], bool], start: int, *, ceiling: int, precision: float = 0.1
+    holds: Callable[[int], bool],
+    start: int,
+    *,
+    ceiling: int,
+    precision: float = 0.1,
+    stride: float = 1.4,
 ) -> int:
     """The largest n found for which `holds(n)`; 0 if none above `start / 16` does.
 
-    Grows or halves from `start`, then bisects until the smallest n known to fail is within
+    Grows or shrinks from `start` by `stride` a try, then bisects until the smallest n known to fail is within
     `precision` (a share) of the largest known to hold. Each try that fails is made once more,
     because a busy machine can fail any of them; one that holds is believed.
     """
@@ -24,11 +27,11 @@ def most_held(
         if tried(n):
             held = n
         else:
-            failed, n = n, n // 2
+            failed, n = n, min(n - 1, int(n / stride))
     if held == 0:
         return 0
     while not failed and held < ceiling:
-        n = min(ceiling, int(held * _GROWTH) + 1)
+        n = min(ceiling, int(held * stride) + 1)
         if tried(n):
             held = n
         else:

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from bench.search import most_held
 
 
-@given(st.integers(20, 3000), st.integers(10, 1000))
-def test_the_answer_holds_and_is_close_to_the_limit(limit: int, start: int) -> None:
+@given(st.integers(20, 3000), st.integers(10, 1000), st.sampled_from([1.05, 1.4, 2.0]))
+def test_the_answer_holds_and_is_close_to_the_limit(limit: int, start: int, stride: float) -> None:
     """Never more than the true limit, and within the precision below it."""
-    found = most_held(lambda n: n <= limit, start, ceiling=4000, precision=0.1)
+    found = most_held(lambda n: n <= limit, start, ceiling=4000, precision=0.1, stride=stride)
     if start // 16 > limit:
         return
     assert found <= limit
