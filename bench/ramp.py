@@ -3,9 +3,8 @@
 A frame-locked model whose ticks a tiny Llama computes in vLLM on the CPU, with a window that is full within twenty
 seconds. In one run: what fixed fleets a door holds that lets everybody in, at a glance; then the learning door, first
 with half of that, which gives the ratio of missed ticks that this machine has anyway, then with twice of it; then the
-capacity, by fixed fleets again. Those let in must keep that ratio, the others must be refused properly and at once, and
-the fleet it settles at must be the capacity, nearly. Because shared cores have no one speed, a fixed fleet counts as
-held once it was held on a machine as slow as the settled fleet met it.
+capacity, by fixed fleets in the minutes that follow, because shared cores have no one speed. Those let in must keep
+that ratio, the others must be refused properly and at once, and the fleet it settles at must be the capacity, nearly.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from typing import Any
 
 from bench.kv_output import NoPlot, check_plot, draw
 from bench.ramp_callers import Callers
-from bench.ramp_fleets import Held, Look, capacity, looked, miss_ratio
+from bench.ramp_fleets import capacity, looked, miss_ratio
 from bench.ramp_server import FILL_S, LAYERS, TICK_S, serving
 from bench.ramp_trace import Trace, watch
 from bench.report import Figure, Report, at_most, parser, progress
@@ -36,11 +35,11 @@ MAX_CAPACITY_ERROR = 0.15
 class Effort:
     """How long to look, seconds."""
 
-    glance_s: float = 25.0  # at a fixed fleet, once its windows are full …
-    wait_s: float = 150.0  # … or, after the ramp, up to this, for the machine to be as slow
+    glance_s: float = 25.0  # at a fixed fleet before the ramp, once its windows are full, …
+    look_s: float = 90.0  # … and after it
     half_s: float = 40.0  # at half the capacity
     ramp_s: float = 40.0  # for the offer to grow from half to twice
-    settle_s: float = 150.0  # near the top it creeps
+    settle_s: float = 240.0  # near the top it creeps
     hold_s: float = 20.0  # while the result is read
     rough: float = 0.2  # precision of the first search …
     precision: float = 0.07  # … and of the last
@@ -49,7 +48,6 @@ class Effort:
 FULL = Effort()
 QUICK = Effort(10.0, 30.0, 10.0, 20.0, 30.0, 10.0, 0.4, 0.15)
 FIRST_TRY = 64  # sessions
-NEARLY = 0.95  # of the fleet it settles at, from which what the machine does is done to that fleet
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,6 @@ class Outcome:
     half_miss: float
     full_miss: float
     settled: float  # sessions, mean over the hold
-    slowest: float  # engine seconds per session and step, in the slowest spell that this fleet met
     refusals_ms: list[float]
     reasons: dict[str, int]
     unclean: list[str]
@@ -86,13 +83,11 @@ async def _ramp(port: int, held: int, effort: Effort) -> Outcome:
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     held_at = trace.admitted[seen_from:] or [0.0]
-    settled = sum(held_at) / len(held_at)
     await crowd.leave()
     return Outcome(
         half_miss,
         full_miss,
-        settled,
-        trace.speed.slowest(trace.reached(NEARLY * settled)),
+        sum(held_at) / len(held_at),
         crowd.seen.refusals_ms,
         crowd.seen.reasons,
         crowd.seen.unclean,
@@ -100,16 +95,14 @@ async def _ramp(port: int, held: int, effort: Effort) -> Outcome:
     )
 
 
-def _figures(glance: int, held: Held, outcome: Outcome) -> list[Figure]:
+def _figures(glance: int, held: int, outcome: Outcome) -> list[Figure]:
     refusals = outcome.refusals_ms or [0.0]
-    error = abs(outcome.settled - held.sessions) / max(1, held.sessions)
+    error = abs(outcome.settled - held) / max(1, held)
     extra = outcome.full_miss - outcome.half_miss
     return [
         Figure("capacity at a glance, before", glance, "sessions"),
         Figure("settled at", round(outcome.settled, 1), "sessions"),
-        Figure("session-step, slowest spell meanwhile", round(1000 * outcome.slowest, 3), "ms"),
-        Figure("capacity by fixed fleets, after", held.sessions, "sessions"),
-        Figure("session-step, slowest spell meanwhile", round(1000 * held.slowest, 3), "ms"),
+        Figure("capacity by fixed fleets, after", held, "sessions"),
         at_most("distance from the capacity", round(error, 3), "x", MAX_CAPACITY_ERROR),
         Figure("missed at half load", round(100 * outcome.half_miss, 4), "%"),
         Figure("missed from there to twice", round(100 * outcome.full_miss, 4), "%"),
@@ -128,18 +121,18 @@ def _figures(glance: int, held: Held, outcome: Outcome) -> list[Figure]:
 
 def _glance(folder: Path, model: Path, effort: Effort) -> int:
     """What is held for a moment, roughly."""
-    look = Look(effort.glance_s, effort.glance_s)
     with serving(folder, model, "static") as server:
-        held = capacity(server.port, look, start=FIRST_TRY, precision=effort.rough, stride=1.4)
-    return held.sessions
+        return capacity(
+            server.port, effort.glance_s, start=FIRST_TRY, precision=effort.rough, stride=1.4
+        )
 
 
-def _capacity(folder: Path, model: Path, effort: Effort, outcome: Outcome) -> Held:
-    """What is held when the machine is as slow as the settled fleet met it."""
-    look = Look(effort.glance_s, effort.wait_s, outcome.slowest)
-    start, precision = max(1, round(outcome.settled)), effort.precision
+def _capacity(folder: Path, model: Path, effort: Effort, start: int) -> int:
+    """What is held for longer."""
     with serving(folder, model, "static") as server:
-        return capacity(server.port, look, start=start, precision=precision, stride=1.1)
+        return capacity(
+            server.port, effort.look_s, start=start, precision=effort.precision, stride=1.1
+        )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -159,9 +152,8 @@ def main(argv: Sequence[str]) -> int:
             glance = options.capacity or _glance(folder, model, effort)
             with serving(folder, model, "aimd") as server:
                 outcome = asyncio.run(_ramp(server.port, glance, effort))
-            held = Held(glance)
-            if options.capacity is None:
-                held = _capacity(folder, model, effort, outcome)
+            start = max(1, round(outcome.settled))
+            held = options.capacity or _capacity(folder, model, effort, start)
     except (ServerFailed, NoPlot) as error:
         print(f"bench ramp: {error}", file=sys.stderr)
         return 1

@@ -18,8 +18,6 @@ class Scrape:
     kv_held: int  # blocks
     kv_free: int  # blocks
     sessions: int
-    step_s: float = 0.0  # engine time in all steps so far …
-    stepped: float = 0.0  # … and sessions in all of them
 
     def ticks_since(self, earlier: "Scrape") -> dict[str, int]:
         """Ticks by outcome between `earlier` and this."""
@@ -31,7 +29,6 @@ def read(text: str) -> Scrape:
     ticks = dict.fromkeys(OUTCOMES, 0)
     blocks: dict[str, int] = {}
     sessions = 0
-    step_s = stepped = 0.0
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "metronome_ticks_total" and sample.labels["outcome"] in ticks:
@@ -40,12 +37,7 @@ def read(text: str) -> Scrape:
                 blocks[sample.labels["state"]] = int(sample.value)
             elif sample.name == "metronome_sessions_active":
                 sessions += int(sample.value)
-            elif sample.name == "metronome_engine_step_seconds_sum":
-                step_s += sample.value
-            elif sample.name == "metronome_engine_batch_sessions_sum":
-                stepped += sample.value
-    held, free = blocks.get("resident", 0), blocks.get("free", 0)
-    return Scrape(ticks, held, free, sessions, step_s, stepped)
+    return Scrape(ticks, blocks.get("resident", 0), blocks.get("free", 0), sessions)
 
 
 def scrape(port: int) -> Scrape:

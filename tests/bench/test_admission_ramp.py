@@ -1,16 +1,14 @@
 """The live ramp: its deployment starts, its callers keep what a refusal says, its ratios are right."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
 from bench.ramp import Outcome, _figures
 from bench.ramp_callers import Callers
-from bench.ramp_fleets import Held, Look, hopeless, miss_ratio
+from bench.ramp_fleets import hopeless, miss_ratio
 from bench.ramp_server import FILL_S, TICK_S, WINDOW, configuration
-from bench.ramp_speed import Speed
 from bench.ramp_trace import Trace
 from bench.scrape import Scrape
 from server.config import load_config
@@ -87,90 +85,12 @@ def test_a_caller_that_is_refused_comes_back_until_it_is_in() -> None:
     assert crowd.seen.unclean == ["HTTP/1.1 503 Busy"]
 
 
-def test_a_fleet_is_held_once_the_machine_was_slow_enough() -> None:
-    """Not before the least time, not later than the most."""
-    look = Look(25.0, 150.0, as_slow=0.0004)
-    assert not look.suffices(24.0, 0.0004)
-    assert not look.suffices(100.0, 0.0003)
-    assert look.suffices(26.0, 0.00039)
-    assert look.suffices(151.0, 0.0003)
-    assert Look(25.0, 25.0).suffices(26.0, 0.0)
-
-
-def test_a_fleet_that_failed_on_a_slower_machine_proves_nothing() -> None:
-    """Where no speed is asked for every failure counts."""
-    assert Look(25.0, 150.0, as_slow=0.0003).is_unlike(0.0004)
-    assert not Look(25.0, 150.0, as_slow=0.0003).is_unlike(0.00031)
-    assert not Look(25.0, 25.0).is_unlike(0.0004)
-
-
-def _speed(*spells: tuple[int, float]) -> Speed:
-    """Seconds and the milliseconds that 2,000 sessions in steps took each; a look every two seconds."""
-    speed, now, step_s, stepped = Speed(), 0.0, 0.0, 0.0
-    speed.add(now, Scrape({}, 0, 0, 0, step_s, stepped))
-    for seconds, each_ms in spells:
-        for _ in range(seconds // 2):
-            now, step_s, stepped = now + 2.0, step_s + 2 * each_ms, stepped + 2000
-            speed.add(now, Scrape({}, 0, 0, 0, step_s, stepped))
-    return speed
-
-
-def test_the_slowest_spell_is_ten_seconds_long() -> None:
-    """A shorter one counts with what was around it, one that was over before does not."""
-    assert _speed((60, 0.3), (20, 0.42), (60, 0.3)).slowest() == pytest.approx(0.00042)
-    assert _speed((60, 0.3), (4, 0.55), (60, 0.3)).slowest() == pytest.approx(0.0004)
-    assert _speed((20, 0.42), (60, 0.3)).slowest(since=20.0) == pytest.approx(0.0003)
-
-
-def test_too_short_to_have_a_speed() -> None:
-    """Nothing is said before ten seconds are over, or while nobody is in a step."""
-    assert _speed((8, 0.3)).slowest() == 0
-    assert _speed().slowest() == 0
-    idle = Scrape({}, 0, 0, 0)
-    speed = Speed()
-    speed.add(0.0, idle)
-    speed.add(20.0, idle)
-    assert speed.slowest() == 0
-
-
-def _trace(*admitted: int) -> Trace:
-    trace = Trace()
-    for second, active in enumerate(admitted):
-        found = {
-            "active": active,
-            "limit": active,
-            "binding": "model",
-            "decisions": {"rejected": 0},
-            "recent": {"p99_share": None},
-        }
-        trace.add(float(second), 200, found)
-    return trace
-
-
-def test_the_settled_fleet_met_what_came_after_it_was_there_for_good() -> None:
-    """A fleet that shrank in between was not there yet."""
-    assert _trace(50, 96, 80, 97, 99, 100).reached(95) == 2
-    assert _trace(96, 97).reached(95) == 0
-
-
-def test_a_trace_can_be_written() -> None:
-    """As lists; an infinite latency at the top of the plot."""
-    trace = _trace(50, 60)
-    trace.speed = _speed((4, 0.3))
-    written = json.loads(json.dumps(trace.as_json()))
-    assert written["admitted"] == [50, 60]
-    assert written["p99_share"] == [2.0, 2.0]
-    assert written["cost_t_s"] == [2.0, 4.0]
-    assert written["cost_ms"] == pytest.approx([0.3, 0.3])
-
-
 def test_the_verdict_names_each_target() -> None:
     """Distance from the capacity, misses beyond those at half load, slow refusals, unclean ends."""
-    held = Held(100, 0.0004)
-    good = Outcome(0.001, 0.0015, 92.0, 0.0004, [3.0] * 50, {"capacity": 50}, [], Trace())
-    assert all(figure.met is not False for figure in _figures(126, held, good))
-    bad = Outcome(0.0, 0.01, 60.0, 0.0004, [300.0] * 50, {}, ["lost"], Trace())
-    assert [figure.name for figure in _figures(126, held, bad) if figure.met is False] == [
+    good = Outcome(0.001, 0.0015, 92.0, [3.0] * 50, {"capacity": 50}, [], Trace())
+    assert all(figure.met is not False for figure in _figures(126, 100, good))
+    bad = Outcome(0.0, 0.01, 60.0, [300.0] * 50, {}, ["lost"], Trace())
+    assert [figure.name for figure in _figures(126, 100, bad) if figure.met is False] == [
         "distance from the capacity",
         "more missed than at half load",
         "refusal, slowest of a hundred",

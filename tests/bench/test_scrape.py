@@ -13,14 +13,6 @@ metronome_kv_blocks{state="free"} 100.0
 metronome_kv_blocks{state="resident"} 7.0
 # TYPE metronome_sessions_active gauge
 metronome_sessions_active{model="m"} 3.0
-# TYPE metronome_engine_step_seconds histogram
-metronome_engine_step_seconds_bucket{le="+Inf"} 10.0
-metronome_engine_step_seconds_count 10.0
-metronome_engine_step_seconds_sum 0.25
-# TYPE metronome_engine_batch_sessions histogram
-metronome_engine_batch_sessions_bucket{le="+Inf"} 10.0
-metronome_engine_batch_sessions_count 10.0
-metronome_engine_batch_sessions_sum 70.0
 """
 
 
@@ -29,7 +21,6 @@ def test_ticks_blocks_and_sessions_are_found() -> None:
     found = read(TEXT)
     assert dict(found.ticks) == {"on_time": 12, "late": 1, "empty": 0, "dropped": 0}
     assert (found.kv_held, found.kv_free, found.sessions) == (7, 100, 3)
-    assert (found.step_s, found.stepped) == (0.25, 70)
     assert read("").ticks["on_time"] == 0
 
 
