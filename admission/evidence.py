@@ -17,10 +17,8 @@ _PRIOR_S = 60.0  # session-seconds of watching before departures are believed
 _WITNESSES = 4_000  # ticks in time for a load to count as proven, where steps vary little
 _WATCHED = 240  # intervals in which the slowest tick in a thousand is looked for, …
 _ENOUGH = 1_000  # … in so many ticks at least …
-_EASY, _TIGHT = (
-    0.4,
-    0.65,
-)  # … and its share of the budget up to which growing is no risk, and from which it is one
+_EASY = 0.5  # … and its share of the budget up to which growing is no risk, …
+_TIGHT = 0.8  # … and from which it is one
 
 
 class Departures:

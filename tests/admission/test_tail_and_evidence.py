@@ -129,17 +129,19 @@ def test_a_small_house_creeps_by_one() -> None:
 
 
 def test_where_the_slowest_tick_is_far_from_late_noise_does_not_slow_the_growth() -> None:
-    """In full up to two fifths of the budget, not at all from two thirds; a slow minute is remembered for two."""
+    """In full up to half of the budget, not at all from four fifths; a slow minute is remembered for two."""
     evidence = Evidence(TEMPER)
     assert evidence.pace(0.2) == pytest.approx(0.25)
-    evidence.saw(100, 1.0, _in_time(2000, 0.35), 0.2)
+    evidence.saw(100, 1.0, _in_time(2000, 0.45), 0.2)
     assert evidence.pace(0.2) == 1
-    evidence.saw(100, 1.0, _in_time(2000, 0.8), 0.2)
+    evidence.saw(100, 1.0, _in_time(2000, 0.65), 0.2)
+    assert evidence.pace(0.2) == pytest.approx(0.5, abs=0.05)
+    evidence.saw(100, 1.0, _in_time(2000, 0.85), 0.2)
     for _ in range(238):
-        evidence.saw(100, 1.0, _in_time(200, 0.35), 0.2)
+        evidence.saw(100, 1.0, _in_time(200, 0.45), 0.2)
     assert evidence.pace(0.2) == pytest.approx(0.25)
-    evidence.saw(100, 1.0, _in_time(200, 0.35), 0.2)
-    evidence.saw(100, 1.0, _in_time(200, 0.35), 0.2)
+    evidence.saw(100, 1.0, _in_time(200, 0.45), 0.2)
+    evidence.saw(100, 1.0, _in_time(200, 0.45), 0.2)
     assert evidence.pace(0.2) == 1
 
 
