@@ -78,18 +78,18 @@ class Calibration:
             if probe.sessions <= self._too_long.get(probe.tokens, self._most):
                 return probe
             self._steps.pop(0)
-        if not self._controller.outlook.cost.calibrated:
-            self._controller.outlook.cost.calibrated = True
+        if not self._controller.tempo.outlook.cost.calibrated:
+            self._controller.tempo.outlook.cost.calibrated = True
             self._controller.plan()
         return self._next_soak()
 
     def _next_soak(self) -> SoakProbe | None:
         """Short soaks while they still move the estimate, then a long one that must hold."""
-        target = int(min(self._most, self._controller.outlook.capacity, self._failed))
+        target = int(min(self._most, self._controller.tempo.outlook.capacity, self._failed))
         if self._soaks >= _MAX_SOAKS or target < 1 or self._confirmed >= target:
             return None
         if self.served and target <= 1.02 * self.served:
-            longer = max(1.0, self._controller.outlook.cost.noise / _QUIET)
+            longer = max(1.0, self._controller.tempo.outlook.cost.noise / _QUIET)
             return SoakProbe(target, min(_MAX_CONFIRM_S, _CONFIRM_S * longer))
         return SoakProbe(target, _SOAK_S)
 
@@ -100,7 +100,7 @@ class Calibration:
         tokens = probe.sessions * probe.tokens
         for seconds in tick_s:
             controller.observe_step(probe.sessions, seconds / steps, probe.sessions, tokens)
-        controller.outlook.cost.fit((probe.sessions, tokens), 0.0, weight=_STEP_WEIGHT)
+        controller.tempo.outlook.cost.fit((probe.sessions, tokens), 0.0, weight=_STEP_WEIGHT)
         middle, budget_s = sorted(tick_s)[len(tick_s) // 2], self._settings.shape.budget_s
         if middle > budget_s:
             self._too_long[probe.tokens] = probe.sessions
@@ -110,7 +110,7 @@ class Calibration:
     def soaked(self, probe: SoakProbe, ticks: Histogram, steps: Sequence[StepSample]) -> None:
         """The ticks of a soak and its steps."""
         self._soaks += 1
-        controller, outlook = self._controller, self._controller.outlook
+        controller, outlook = self._controller, self._controller.tempo.outlook
         slowest = ticks.quantile(1 - max(0.001, 5 / max(1, ticks.total)))
         held = ticks.total > 0 and slowest <= _SOUND_SHARE
         if held:
@@ -133,7 +133,7 @@ class Calibration:
 
     def result(self, key: str, join_s: float) -> Learned:
         """What the controller may start from, also if time ran out before `next` had no more to ask."""
-        outlook = self._controller.outlook
+        outlook = self._controller.tempo.outlook
         # However long a soak is, the hiccups it did not see are rarer: a noisy machine is trusted less.
         trusted = 1 - 0.5 * outlook.cost.noise
         # Steps timed for a second are a law, not a load that was served: of that nothing is evidence.

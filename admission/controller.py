@@ -3,13 +3,10 @@
 A fleet of young sessions is cheap, because its windows are not full; by the time latency says so, nobody can be sent
 away any more. So what is compared with the limit is today's fleet *as it will be*:
 
-    model      every tick of the fleet at full age stays within its budget        (outlook.py)
-    evidence   … and that load is not far beyond the largest ever served          (evidence.py)
-    aimd       what latency itself has allowed so far; also corrects the model    (aimd.py)
-    latency    nobody enters while ticks are close to late                        (aimd.py)
-    kv         every session's plateau fits the pool                              (resources.py)
-    ingest     the cores carry the hearing and speaking                           (resources.py)
-    places     configured: in all, per tenant, reserved                           (settings.py)
+    places   configured: in all, per tenant, reserved                                    (settings.py)
+    kv       every session's plateau fits the pool                                       (resources.py)
+    tempo    its ticks stay in time, by model, evidence, aimd and latency                (tempo.py)
+    ingest   the cores carry the hearing and speaking                                    (resources.py)
 
 Then joins are paced. `try_admit` is O(1); learning happens in `control`, every half second.
 """
@@ -17,23 +14,17 @@ Then joins are paced. `try_admit` is O(1); learning happens in `control`, every 
 from dataclasses import replace
 from math import floor, inf
 
-from admission.aimd import AimdLimit
-from admission.cost_model import CostModel, StepSample
-from admission.evidence import Departures, Evidence
 from admission.fleet import Fleet
-from admission.latency_window import LatencyWindow
 from admission.learned import Learned
 from admission.obstacle import Obstacle
-from admission.outlook import Outlook
 from admission.pacing import JoinTokens, Probation, pacing_obstacle
 from admission.port import Lease, Reason, Rejection, Request
 from admission.projection import Kind
 from admission.resources import IngestLoad, KvPool, Reading, StallLatch
 from admission.retry import RetryAdvice
-from admission.settings import AdmissionSettings, Quotas, come_back_share
-from admission.tail import Tail, TailRatio
+from admission.settings import AdmissionSettings, Quotas
+from admission.tempo import ROUNDING, Tempo
 
-_ROUNDING = 1e-6  # of a session
 _PACING = ("join_rate", "probation")
 
 
@@ -44,31 +35,15 @@ class Controller:
         self.settings = settings
         shape, temper = settings.shape, settings.temper
         self.fleet = Fleet(shape)
-        self.window = LatencyWindow()
-        self.evidence = Evidence(temper)
-        self.departures = Departures(shape.fill_s)
+        self.tempo = Tempo(settings, self.fleet, learned)
         self.pool = KvPool(settings.pool_blocks, temper.kv_reserve)
         self.ingest = IngestLoad(settings.cores, temper.cpu_share)
         self.stall = StallLatch(temper.stall_hold_s)
-        self.join_s = 0.03 * shape.tick_s  # engine time of a new session's header, until measured
-        cost = CostModel(1 / self.fleet.ordinary.urgency, shape.plateau_tokens)
-        tail = TailRatio()
-        # Where ticks are not made of steps nothing is learned by starting small.
-        start = 2 * temper.min_limit if settings.paced else settings.max_sessions
-        if learned is not None:
-            cost.restore(learned.cost)
-            tail = TailRatio(Tail(*learned.tail), learned.heaviest, learned.tail_weight)
-            self.evidence = Evidence(temper, learned.served, learned.proven, learned.capacity)
-            start = max(start, learned.limit)
-            self.join_s = learned.join_s
-        come_back = come_back_share(temper, shape.tick_s)
-        self.outlook = Outlook(cost, tail, temper.target_share, come_back)
-        self.aimd = AimdLimit(temper, start, settings.max_sessions)
+        # Engine time of a new session's header.
+        self.join_s = 0.03 * shape.tick_s if learned is None else learned.join_s
         self.joins = JoinTokens(temper.min_limit if settings.paced else settings.max_sessions)
         self.probation = Probation(max(temper.probation_s, 5 * shape.tick_s))
         self.retry = RetryAdvice()
-        self.shown = inf  # sessions that there is evidence for
-        self.holding = False  # measured latency forbids anybody new
         self.decisions = {"admitted": 0, "rejected": 0}
         self._closed: Reason | None = None
         self._entered_at = -inf  # the last admission
@@ -110,7 +85,7 @@ class Controller:
         self.fleet.leave(lease, kind, premium=lease.request.premium)
         self.pool.free(self._promise(kind))
         self.probation.left(lease)
-        self.departures.left()
+        self.tempo.departures.left()
 
     def close(self, reason: Reason) -> None:
         """Refuse everyone from now on. The first reason stands."""
@@ -134,11 +109,11 @@ class Controller:
     @property
     def limit(self) -> int:
         """Ordinary sessions that may be out, with those that are."""
-        room = min(self.aimd.value, self.outlook.capacity, self.shown, self.ingest.limit)
+        room = min(self.tempo.room, self.ingest.limit)
         most = min(self.settings.max_sessions, self.fleet.active + self._kv_room())
         if room == inf:
             return most
-        return max(0, min(most, self.fleet.active + floor(room - self.fleet.units + _ROUNDING)))
+        return max(0, min(most, self.fleet.active + floor(room - self.fleet.units + ROUNDING)))
 
     def is_premium(self, request: Request) -> bool:
         """True for whoever may take the reserved places."""
@@ -164,7 +139,11 @@ class Controller:
         used = fleet.active + 1 + spared
         if used > settings.max_sessions:
             return Obstacle("capacity", "places", used, settings.max_sessions)
-        return self._memory_obstacle(kind, spared) or self._load_obstacle(kind, spared)
+        return (
+            self._memory_obstacle(kind, spared)
+            or self.tempo.obstacle(kind, spared)
+            or self._ingest_obstacle(kind, spared)
+        )
 
     def _memory_obstacle(self, kind: Kind, spared: int) -> Obstacle | None:
         settings, pool = self.settings, self.pool
@@ -188,33 +167,12 @@ class Controller:
         """KV blocks that are kept for a session."""
         return self.fleet.blocks_of(kind) if self.settings.bounded else 0
 
-    def _load_obstacle(self, kind: Kind, spared: int) -> Obstacle | None:
-        fleet = self.fleet
-        if self.holding:
-            p99 = self.window.recent.quantile(0.99)
-            return Obstacle("capacity", "latency", p99, self.settings.temper.hold_share)
-        units = fleet.units + fleet.units_of(kind) + spared
-        for bound, limit in (
-            ("aimd", self.aimd.value),
-            ("evidence", self.shown),
-            ("ingest", self.ingest.limit),
-        ):
-            if units > limit + _ROUNDING:
-                return Obstacle("capacity", bound, units, limit)
-        if self._is_modelled:
-            load = self.outlook.load(fleet.with_one(kind, spared))
-            if load > 1:
-                return Obstacle("capacity", "model", load, 1)
-        return None
-
-    @property
-    def _is_modelled(self) -> bool:
-        """True if the cost model may refuse anybody."""
-        settings, cost = self.settings, self.outlook.cost
-        return settings.age_terms and (cost.ready if settings.paced else cost.calibrated)
+    def _ingest_obstacle(self, kind: Kind, spared: int) -> Obstacle | None:
+        units, limit = self.fleet.units + self.fleet.units_of(kind) + spared, self.ingest.limit
+        return Obstacle("capacity", "ingest", units, limit) if units > limit + ROUNDING else None
 
     def _pacing(self, now: float) -> Obstacle | None:
-        known = self.outlook.cost.calibrated or not self.settings.paced
+        known = self.tempo.outlook.cost.calibrated or not self.settings.paced
         watched = None if known else self.probation
         fewest = self.settings.temper.min_limit
         return pacing_obstacle(now, self.joins, watched, self.fleet.active, fewest)
@@ -234,65 +192,39 @@ class Controller:
 
     def observe_tick(self, share: float, *, missed: bool) -> None:
         """One owed tick: its latency as a share of its budget, infinite if it brought nothing."""
-        self.window.add(share, missed=missed)
+        self.tempo.window.add(share, missed=missed)
 
     def observe_step(self, sessions: int, seconds: float, residents: int, tokens: float) -> None:
         """One engine step with so many sessions in it, while so many contexts held so many tokens in all."""
-        read = tokens * sessions / max(1, residents)
-        self.outlook.cost.add(StepSample(sessions, seconds, read))
+        self.tempo.observe_step(sessions, seconds, residents, tokens)
 
     def control(self, now: float, reading: Reading) -> None:
         """An interval is over: learn from it, and set the bounds for the next."""
-        usual_s = self.settings.temper.interval_s
+        settings, tempo = self.settings, self.tempo
+        usual_s = settings.temper.interval_s
         since = now - usual_s if self._controlled_at is None else self._controlled_at
         interval_s = max(1e-3, now - since)
         self._controlled_at = now
-        self.window.turn()
-        last = self.window.last
-        self.departures.watch(self.fleet.active, interval_s)
+        tempo.turn(interval_s)
+        last = tempo.window.last
         self.pool.observe(reading.held_blocks, interval_s)
         self.ingest.observe(reading.cpu_s, last.total, interval_s)
         self.ingest.plan(self.fleet.units, self.fleet.ticks_per_s)
-        on_time, budget_s = last.total - last.missed, self.settings.shape.budget_s
-        self.stall.update(now, last.total, on_time, reading.step_age_s, budget_s)
+        on_time = last.total - last.missed
+        self.stall.update(now, last.total, on_time, reading.step_age_s, settings.shape.budget_s)
         if self.stall.is_set:
-            self.window.forget()
-            self.outlook.forget_recent()
+            tempo.stalled()
             return
         if self.stall.believes(now):
-            self.outlook.cost.fit((reading.residents, reading.resident_tokens), interval_s)
-            self._learn(now, reading, since)
+            tempo.learn(now, reading, interval_s, quiet=self._entered_at <= since)
         else:
-            self.outlook.forget_recent()
+            tempo.outlook.forget_recent()
         self.plan()
-
-    def _learn(self, now: float, reading: Reading, since: float) -> None:
-        fleet, window, temper = self.fleet, self.window, self.settings.temper
-        self.holding = self.aimd.hold(window)
-        before = self.aimd.decreases
-        self.aimd.update(now, window, fleet.units, quiet=self._entered_at <= since)
-        if self.aimd.decreases > before and not self.outlook.cost.regime_s:
-            self.evidence.refuted()
-        if not fleet.active or not window.last.total:
-            return
-        fill = min(1.0, reading.resident_tokens / fleet.plateau_tokens)
-        if now - self.aimd.decreased_at > temper.doubt_s:
-            age = min(1.0, fill / self.settings.shape.full_share)
-            self.evidence.saw(fleet.units, age, window.last, self.outlook.cost.noise)
-        if self.settings.paced:
-            self.outlook.learn(window.last, fleet.demand, fill)
 
     def plan(self) -> None:
         """The bounds until the next control."""
-        temper, outlook = self.settings.temper, self.outlook
-        self.joins.rate = temper.join_share / max(1e-4, self.join_s)
-        self.shown = inf
-        if not self._is_modelled:
-            return
-        outlook.refresh(self.fleet)
-        if self.settings.paced:
-            fill = self.departures.settled_fill
-            self.shown = self.evidence.bound(outlook.capacity, fill, outlook.cost.noise)
+        self.joins.rate = self.settings.temper.join_share / max(1e-4, self.join_s)
+        self.tempo.plan()
 
     # -- what others may know ------------------------------------------------------
 
@@ -303,16 +235,16 @@ class Controller:
 
     def learned(self, key: str) -> Learned:
         """What the next run may start from."""
-        outlook = self.outlook
+        tempo, outlook = self.tempo, self.tempo.outlook
         return Learned(
             key,
             outlook.cost.export(),
             outlook.tail.known.as_triple(),
             outlook.tail.heaviest,
             outlook.tail.weight,
-            self.evidence.served,
-            self.evidence.vouched(outlook.capacity),
+            tempo.evidence.served,
+            tempo.evidence.vouched(outlook.capacity),
             min(outlook.capacity, float(self.settings.max_sessions)),
-            self.aimd.value,
+            tempo.aimd.value,
             self.join_s,
         )

@@ -26,18 +26,18 @@ class Bound:
 
 def bounds(controller: Controller) -> list[Bound]:
     """All that can refuse an ordinary session for lack of room."""
-    settings, fleet, outlook = controller.settings, controller.fleet, controller.outlook
-    pool = controller.pool
+    settings, fleet, pool = controller.settings, controller.fleet, controller.pool
+    tempo = controller.tempo
     counts_kv = settings.kv_terms and settings.bounded and pool.usable_blocks
-    p99 = min(controller.window.recent.quantile(0.99), 10.0)
+    p99 = min(tempo.window.recent.quantile(0.99), 10.0)
     found = [  # in the order in which the door asks, so that of two that are full the first binds
         Bound("places", "sessions", fleet.active, settings.max_sessions),
         Bound("kv", "blocks", pool.promised_blocks, pool.usable_blocks if counts_kv else inf),
         Bound("latency", "budget", p99, settings.temper.hold_share),
-        Bound("aimd", "sessions", fleet.units, controller.aimd.value),
-        Bound("evidence", "sessions", fleet.units, controller.shown),
+        Bound("aimd", "sessions", fleet.units, tempo.aimd.value),
+        Bound("evidence", "sessions", fleet.units, tempo.shown),
+        Bound("model", "sessions", fleet.units, tempo.outlook.capacity),
         Bound("ingest", "sessions", fleet.units, controller.ingest.limit),
-        Bound("model", "sessions", fleet.units, outlook.capacity),
     ]
     if settings.kv_terms and not settings.bounded:
         horizon_s = settings.temper.wall_horizon_s
@@ -52,9 +52,9 @@ def binding(found: list[Bound]) -> Bound:
 
 def explain(controller: Controller, now: float) -> dict[str, Any]:
     """Everything behind the next decision, as JSON can carry it."""
-    found, outlook = bounds(controller), controller.outlook
+    found, tempo = bounds(controller), controller.tempo
+    outlook, evidence, recent = tempo.outlook, tempo.evidence, tempo.window.recent
     tightest = binding(found)
-    recent, evidence = controller.window.recent, controller.evidence
     return {
         "active": controller.active,
         "limit": controller.limit,
@@ -68,7 +68,7 @@ def explain(controller: Controller, now: float) -> dict[str, Any]:
         "projected_load": _number(outlook.load(controller.fleet.demand)),
         "closed": controller.closed,
         "stalled": controller.stall.is_set,
-        "holding": controller.holding,
+        "holding": tempo.holding,
         "young": controller.probation.count(now),
         "premium": controller.fleet.premium,
         "join_tokens": _number(controller.joins.available(now)),
@@ -92,7 +92,7 @@ def explain(controller: Controller, now: float) -> dict[str, Any]:
             "served": _number(evidence.served),
             "proven": _number(evidence.vouched(outlook.capacity)),
             "pace": _number(evidence.pace(outlook.cost.noise)),
-            "settled_fill": _number(controller.departures.settled_fill),
+            "settled_fill": _number(tempo.departures.settled_fill),
         },
     }
 

@@ -232,7 +232,7 @@ def known_law(config: Config, settings: AdmissionSettings, key: str) -> Learned:
     """The state of a simulated engine, whose cost law is in the configuration: nothing needs to be measured."""
     sim, shape = config.engine.sim, settings.shape
     teacher = Controller(replace(settings, paced=True))
-    cost = teacher.outlook.cost
+    cost = teacher.tempo.outlook.cost
     tokens_per_step = config.model.prefill_per_tick / shape.steps_per_tick + 1
     for sessions in (1, 4, 16, 64, 256, 1024):
         for each in (shape.plateau_tokens // 8, shape.plateau_tokens):
@@ -243,7 +243,7 @@ def known_law(config: Config, settings: AdmissionSettings, key: str) -> Learned:
             cost.fit((sessions, sessions * each), 0.0, weight=100.0)
     cost.calibrated = True
     teacher.plan()
-    capacity = min(teacher.outlook.capacity, float(settings.max_sessions))
+    capacity = min(teacher.tempo.outlook.capacity, float(settings.max_sessions))
     state = teacher.learned(key)
     return replace(
         state, served=capacity, proven=capacity, capacity=capacity, limit=capacity, join_s=0.0

@@ -125,7 +125,7 @@ class Gatekeeper:
 
     def save(self) -> None:
         """Keep what was learned, if it is worth anything."""
-        if self._memory is not None and self.controller.outlook.cost.ready:
+        if self._memory is not None and self.controller.tempo.outlook.cost.ready:
             self._memory.save(self.controller.learned(self._memory.key))
 
     def _reading(self, now: float) -> Reading:
@@ -145,7 +145,7 @@ class Gatekeeper:
         """For /metrics."""
         controller = self.controller
         found: list[Bound] = bounds(controller)
-        outlook = controller.outlook
+        outlook = controller.tempo.outlook
         return AdmissionReadings(
             limits={b.name: b.limit for b in found if b.unit == "sessions" and b.limit < inf},
             shares={bound.name: min(bound.share, 1e6) for bound in found},

@@ -38,7 +38,7 @@ def _settings(**changes: object) -> AdmissionSettings:
 def _experienced(**changes: object) -> Controller:
     """A controller that remembers a fleet of 170 and a cost law."""
     teacher = Controller(_settings())
-    cost = teacher.outlook.cost
+    cost = teacher.tempo.outlook.cost
     for n in (4, 16, 64, 128):
         for each in (500, 6000):
             for _ in range(20):
@@ -93,7 +93,7 @@ def test_a_cold_controller_starts_small() -> None:
 def test_without_age_terms_only_latency_counts() -> None:
     """The negative control: the same controller, blind to what its fleet will become."""
     controller = _experienced(age_terms=False)
-    controller.aimd.value = 300
+    controller.tempo.aimd.value = 300
     assert len(_fill(controller)) == 300
 
 
@@ -139,9 +139,9 @@ def test_a_more_urgent_session_shrinks_what_fits() -> None:
     fast = Request(tick_s=0.04, steps_per_tick=6)
     controller = _experienced()
     _fill(controller, SLOW)
-    before = controller.outlook.load(controller.fleet.demand)
+    before = controller.tempo.outlook.load(controller.fleet.demand)
     kind = controller.fleet.kind_of(fast)
-    assert controller.outlook.load(controller.fleet.with_one(kind)) > 2 * before
+    assert controller.tempo.outlook.load(controller.fleet.with_one(kind)) > 2 * before
     answer = controller.try_admit(500.0, fast)
     assert isinstance(answer, Rejection)
 
@@ -166,9 +166,9 @@ def test_congestion_cuts_the_limit_once_and_refutes_the_evidence() -> None:
         for _ in range(20):
             controller.observe_tick(0.95, missed=False)  # some are in time: no stall
         _tick_along(controller, 103.0 + half / 2, share=1.2)
-    assert controller.aimd.decreases == 1
-    assert controller.aimd.value == pytest.approx(0.9 * KNOWN, abs=1)
-    assert controller.evidence.served <= KNOWN
+    assert controller.tempo.aimd.decreases == 1
+    assert controller.tempo.aimd.value == pytest.approx(0.9 * KNOWN, abs=1)
+    assert controller.tempo.evidence.served <= KNOWN
 
 
 def test_a_fleet_whose_headers_are_short_proves_its_own_size() -> None:
@@ -182,7 +182,7 @@ def test_a_fleet_whose_headers_are_short_proves_its_own_size() -> None:
                 controller.observe_tick(0.3, missed=False)
             active = controller.active
             controller.control(100 + half / 2, Reading(active, active * 0.95 * 6000.0, 0.0))
-        served.append(controller.evidence.proven / active)
+        served.append(controller.tempo.evidence.proven / active)
     assert served == pytest.approx([0.95, 1.0], abs=0.01)
 
 
@@ -193,7 +193,7 @@ def test_a_state_of_an_engine_that_carried_nobody_can_be_used() -> None:
     again = Controller(_settings(), loads(nobody.dumps(), "key"))
     again.plan()
     assert again.learned("key").proven == 0
-    again.outlook.capacity = 0.0
+    again.tempo.outlook.capacity = 0.0
     assert again.learned("key").capacity == 0
 
 
@@ -232,7 +232,7 @@ def test_a_stalled_engine_takes_nobody_and_keeps_its_limit() -> None:
     _fill(controller)
     for half in range(20):
         _tick_along(controller, 100 + half / 2)
-    limit = controller.aimd.value
+    limit = controller.tempo.aimd.value
     for half in range(6):
         _tick_along(controller, 110 + half / 2, share=inf)
         answer = controller.try_admit(110.1 + half / 2, ORDINARY)
@@ -240,7 +240,7 @@ def test_a_stalled_engine_takes_nobody_and_keeps_its_limit() -> None:
         assert answer.reason == "engine_stalled"
     for half in range(20):
         _tick_along(controller, 113 + half / 2)
-    assert controller.aimd.value == pytest.approx(limit, rel=0.01)
+    assert controller.tempo.aimd.value == pytest.approx(limit, rel=0.01)
     assert controller.active == KNOWN
 
 
@@ -248,21 +248,21 @@ def test_the_steps_of_a_stall_are_not_learned() -> None:
     """Three times as long, in a crowd that was never seen: neither while it lasts nor in the interval that ends it."""
     controller = _experienced()
     _fill(controller)
-    before = controller.outlook.cost.theta.copy()
+    before = controller.tempo.outlook.cost.theta.copy()
     for half in range(24):
         for _ in range(20 if half < 7 else 0):
             controller.observe_step(170, 0.09, 170, 170 * 6000)
         _tick_along(controller, 110 + half / 2, share=inf if half < 6 else 0.3)
-    assert controller.outlook.cost.theta == pytest.approx(before)
+    assert controller.tempo.outlook.cost.theta == pytest.approx(before)
 
 
 def test_zero_traffic_changes_nothing() -> None:
     """An hour of nothing leaves the limit, the evidence and the door as they were."""
     controller = _experienced()
-    limit, served = controller.limit, controller.evidence.served
+    limit, served = controller.limit, controller.tempo.evidence.served
     for half in range(7200):
         controller.control(half / 2, Reading())
-    assert (controller.limit, controller.evidence.served) == (limit, served)
+    assert (controller.limit, controller.tempo.evidence.served) == (limit, served)
     assert isinstance(controller.try_admit(3601.0, ORDINARY), Lease)
 
 
@@ -401,7 +401,7 @@ class Door(RuleBasedStateMachine):
         assert controller.decisions == {"admitted": self.admitted, "rejected": self.refused}
         assert controller.active <= 40
         assert controller.pool.promised_blocks <= controller.pool.usable_blocks
-        assert 4 <= controller.aimd.value <= 40
+        assert 4 <= controller.tempo.aimd.value <= 40
         _recomputed(controller, self.inside)
 
 
@@ -413,8 +413,8 @@ TestDoor.settings = settings(max_examples=40, stateful_step_count=30, deadline=N
 def test_leases_are_conserved_over_a_million_moves() -> None:
     """Arrivals, departures and double releases; sums end exactly where a recomputation puts them."""
     controller = _experienced(pool_blocks=200 * 188)
-    controller.evidence.served, controller.shown = 500.0, 500.0
-    controller.aimd.value = 400
+    controller.tempo.evidence.served, controller.tempo.shown = 500.0, 500.0
+    controller.tempo.aimd.value = 400
     rng, inside, now = random.Random(7), [], 0.0
     requests = (ORDINARY, SLOW, SHORT)
     for move in range(1_000_000):
@@ -445,9 +445,9 @@ def test_scaling_time_scales_the_decisions() -> None:
         for n in (4, 16, 64, 128):
             for _ in range(20):
                 teacher.observe_step(n, c * (0.004 + 1.5e-4 * n), n, n * 6000.0)
-            teacher.outlook.cost.fit((n, n * 6000.0), 0.0)
+            teacher.tempo.outlook.cost.fit((n, n * 6000.0), 0.0)
         teacher.plan()
-        sizes.append(teacher.outlook.capacity)
+        sizes.append(teacher.tempo.outlook.capacity)
     assert sizes[0] == pytest.approx(sizes[1], rel=1e-6)
 
 

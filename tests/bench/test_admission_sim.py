@@ -172,7 +172,7 @@ def test_the_production_controller_is_what_is_simulated() -> None:
     """Ticks reach it as shares of their budget, missed where they exceed it."""
     door = Metronome(settings_for(A))
     door.ticks(np.array([0.5, 1.5, inf]), 0)
-    current = door.controller.window.current
+    current = door.controller.tempo.window.current
     assert (current.total, current.missed) == (3, 2)
 
 

@@ -70,7 +70,7 @@ def test_a_tick_without_output_is_infinitely_late(
     ears.controller = controller = _controller()
     late_s = 0.04 if outcome == "on_time" else 0.1
     ears.tick(TickStats("frame", outcome, 1.0, 1.0 + late_s, 1.08, measured=measured))
-    window = controller.window.current
+    window = controller.tempo.window.current
     assert (window.total, window.missed) == (total, missed)
     assert (window.quantile(0.5) == inf) == endless
 
@@ -81,7 +81,7 @@ def test_latency_is_a_share_of_the_ticks_own_budget() -> None:
     ears.controller = controller = _controller()
     ears.tick(TickStats("frame", "on_time", 1.0, 1.04, 1.08))
     ears.tick(TickStats("frame", "on_time", 1.0, 1.5, 2.0))
-    assert controller.window.current.mean == pytest.approx(0.5)
+    assert controller.tempo.window.current.mean == pytest.approx(0.5)
 
 
 def test_steps_reach_the_cost_model_with_the_host_time_around_them() -> None:
@@ -90,8 +90,8 @@ def test_steps_reach_the_cost_model_with_the_host_time_around_them() -> None:
     ears.controller = controller = _controller()
     for _ in range(10):
         ears.step(StepStats(5, 0.01, 0.005, 0.0, KV))
-    controller.outlook.cost.fit((10, 32_000), 0.5)
-    assert controller.outlook.cost.median_s == pytest.approx(0.015)
+    controller.tempo.outlook.cost.fit((10, 32_000), 0.5)
+    assert controller.tempo.outlook.cost.median_s == pytest.approx(0.015)
 
 
 # -- memory ------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _state(key: str = "k") -> Learned:
     for n in (1, 4, 16):
         for _ in range(20):
             controller.observe_step(n, 0.004 + 0.001 * n, n, n * 1024.0)
-        controller.outlook.cost.fit((n, n * 1024.0), 0.0)
+        controller.tempo.outlook.cost.fit((n, n * 1024.0), 0.0)
     return controller.learned(key)
 
 
@@ -241,7 +241,7 @@ def test_the_engine_is_measured_at_full_window() -> None:
     controller = Controller(AdmissionSettings(replace(SHAPE, steps_per_tick=2), 100), state)
     per_session = 5e-4 + 1e-5 * 2 + 5e-7 * 1024
     crowded = (0.08 / 2 - 0.01) / per_session
-    assert 0.7 * crowded < controller.outlook.capacity < crowded
+    assert 0.7 * crowded < controller.tempo.outlook.capacity < crowded
     assert 0.6 * crowded < state.served < crowded
     assert backend.snapshot().sessions == 0
 
@@ -251,8 +251,8 @@ def test_steps_that_were_timed_are_no_load_that_was_served() -> None:
     state, _ = _measured(COST, Effort(600, soaks=False), steps_per_tick=2)
     assert (state.served, state.proven) == (0, 0)
     controller = Controller(AdmissionSettings(replace(SHAPE, steps_per_tick=2), 100), state)
-    allowed = controller.outlook.capacity
-    assert controller.shown == pytest.approx(controller.settings.temper.trust * allowed)
+    allowed = controller.tempo.outlook.capacity
+    assert controller.tempo.shown == pytest.approx(controller.settings.temper.trust * allowed)
 
 
 def test_every_session_is_in_every_step_of_a_probe() -> None:
