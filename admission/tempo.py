@@ -4,7 +4,7 @@ Of an ordinary fleet as it will be at full age:
 
     model      every tick of the fleet at full age stays within its budget        (outlook.py)
     evidence   … and that load is not far beyond the largest ever served          (evidence.py)
-    aimd       what latency itself has allowed so far; also corrects the model    (aimd.py)
+    aimd       what latency itself has allowed so far                             (aimd.py)
     latency    nobody enters while ticks are close to late                        (aimd.py)
 """
 
@@ -27,7 +27,7 @@ ROUNDING = 1e-6  # of a session
 
 
 class Tempo:
-    """Learns in `control`, sets its bounds in `plan`, and answers `obstacle` in O(1)."""
+    """Learns in `learn`, once an interval; sets its bounds in `plan`, and answers `obstacle` in O(1)."""
 
     def __init__(
         self, settings: AdmissionSettings, fleet: Fleet, learned: Learned | None = None
