@@ -37,6 +37,19 @@ def test_a_noisy_machine_holds_fewer() -> None:
     assert _outlook(0.0, steady=False).capacity < 0.9 * _outlook(0.0).capacity
 
 
+def test_where_steps_vary_the_distance_kept_is_one_in_load() -> None:
+    """However steep latency is near the top: a few percent fewer, and none where steps vary by less than a twelfth."""
+    outlook = _outlook(0.0)
+    doubts = []
+    for noise in (0.04, 0.08, 0.18):
+        outlook.cost.noise = noise
+        outlook.refresh(FLEET)
+        doubts.append(outlook.doubt - outlook.cost.doubt(outlook.capacity, 6000 * outlook.capacity))
+    assert doubts[0] == pytest.approx(0, abs=0.01)
+    assert doubts[1] == pytest.approx(0, abs=0.01)
+    assert 0.025 < doubts[2] < 0.045
+
+
 def test_load_and_capacity_are_two_ways_of_saying_the_same() -> None:
     """A fleet of exactly the capacity has a load of one, nearly, and one more session more than that."""
     for curved in (0.0, 1.0):
