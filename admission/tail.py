@@ -31,7 +31,7 @@ _COLLAPSE = 0.5  # share of an interval's ticks missed that is no tail any more
 _RARE = 0.001
 _LIKELY = 1.6  # ratio of the ε of one in a thousand to that of one in a hundred: 1.4 on steady machines, 2 on noisy
 _MAX_PAUSE = 0.25  # share of the budget that is set aside for pauses at most
-_TELLS = 5_000  # ticks until a band says how ε falls with load, …
+_TELLS = 15_000  # ticks until a band says how ε falls with load, …
 _CHANCE = 0.3  # … and the power that it falls with where nothing but chance is at work
 _MARGIN = 0.025
 _MARGIN_BY_NOISE, _QUIET = 1.2, 0.05
@@ -123,11 +123,15 @@ class TailRatio:
     @property
     def falls(self) -> float:
         """The power of the load that ε falls with, as far as two bands tell: 0 where ticks are slow for their steps
-        alone, 1 where pauses add the same at any load."""
+        alone, 1 where pauses add the same at any load.
+
+        Near the top it falls faster than far below, so the heaviest band speaks, and the next that is far enough away.
+        """
         telling = sorted(n for n, band in self._bands.items() if band.seen >= _TELLS)
-        if len(telling) < 2:
+        lighter = [n for n in telling if n <= telling[-1] - _NEAR]
+        if not lighter:
             return 0.0
-        light, heavy = self._bands[telling[0]], self._bands[telling[-1]]
+        light, heavy = self._bands[lighter[-1]], self._bands[telling[-1]]
         apart = log(heavy.even_share / light.even_share)
         power = log(light.seen_excess / heavy.seen_excess) / max(apart, 0.2)
         return min(1.0, max(0.0, (power - _CHANCE) / (1 - _CHANCE)))

@@ -103,6 +103,26 @@ def test_a_tail_that_grows_with_the_load_is_multiplied() -> None:
     assert tail.falls == pytest.approx(0, abs=0.1)
 
 
+def _served_at(*loads: tuple[float, float]) -> TailRatio:
+    """At so much of the budget ticks took up to so much more than even ones."""
+    tail, rng = TailRatio(), np.random.default_rng(0)
+    for even_share, excess in loads:
+        for _ in range(300):
+            tail.observe(_ticks(even_share, excess, rng), even_share, 0.05)
+    return tail
+
+
+def test_what_the_tail_does_far_below_says_little_about_the_top() -> None:
+    """Up to a fifth of the budget ticks took twice as long as even ones, at two fifths only half as much more."""
+    assert _served_at((0.05, 1.0), (0.2, 1.0), (0.4, 0.5)).falls > 0.8
+    assert _served_at((0.05, 2.0), (0.2, 0.5), (0.4, 0.5)).falls == pytest.approx(0, abs=0.1)
+
+
+def test_two_loads_that_are_nearly_the_same_tell_nothing() -> None:
+    """What differs between them is chance."""
+    assert _served_at((0.2, 1.0), (0.24, 0.5)).falls == 0
+
+
 def test_a_fresh_fleet_proves_little() -> None:
     """A hundred sessions at a tenth of their windows are evidence for ten."""
     evidence = Evidence(TEMPER)
