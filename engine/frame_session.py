@@ -1,4 +1,7 @@
-"""A call with a frame-locked model: each tick of audio enters the context and a tick of output comes back."""
+"""A call with a frame-locked model: each tick of audio enters the context and a tick of output comes back.
+
+A call that is behind in a full house leaves out ticks that cannot be in time any more (staleness.py).
+"""
 
 import functools
 
@@ -10,6 +13,7 @@ from engine.models.base import Heard, SessionSetup, TickOutput
 from engine.overhearing import overhearing
 from engine.response import ResponseRequest
 from engine.session import Call, Session
+from engine.staleness import TickTimes
 from engine.work import Frame, TokenChunk
 
 _ONE_CONVERSATION = "A full-duplex model speaks in its conversation only."
@@ -29,6 +33,9 @@ class FrameSession(Session):
         self._hushed = False  # what sounds now was cancelled, and is no answer to anything
         self._nudge: str | None = None  # a response that waits for it to speak, until the alarm
         self._beside = overhearing(call, self.fail)
+        self._skips = call.parts.settings.skip_late_ticks and not call.parts.model.spec.transcribes
+        self._times = TickTimes(self._grid.period_s)
+        self._begun_at = 0.0  # when the frame being heard was taken
 
     # -- what is told of the caller, beside the model ----------------------------
 
@@ -55,6 +62,23 @@ class FrameSession(Session):
             self._beside.clear()
 
     # -- the model's ticks --------------------------------------------------------
+
+    def next_frame(self) -> Frame | None:
+        now = self._parts.clock.now()
+        if self._skips and self._hearing is None and not self.closed:
+            self._skip_hopeless(now)
+        frame = super().next_frame()
+        if frame is not None:
+            self._begun_at = now
+        return frame
+
+    def _skip_hopeless(self, now: float) -> None:
+        """Drop the frames that wait in vain."""
+        while (frame := next(self._inbox.frames(), None)) is not None:
+            if not self._times.is_hopeless(now - frame.deadline + self._grid.period_s):
+                return
+            self._inbox.pop()
+            self._dropped(frame, now)
 
     def heard(self, frame: Frame, heard: Heard, now: float) -> None:
         chunk = heard.chunk
@@ -114,6 +138,7 @@ class FrameSession(Session):
     def _count(self, frame: Frame) -> None:
         """The frame's output has left: its latency ends here."""
         now, sent_at = self._parts.clock.now(), self._lane.sent_at
+        self._times.took(now - self._begun_at)
         stages = (
             self._heard_at - frame.ready_at,
             sent_at - self._heard_at,

@@ -17,6 +17,7 @@ class EngineSettings:
     """Bounds and budgets."""
 
     inbox_s: float = 330.0  # undigested caller audio per session: one legal 15 MiB append of 24 kHz pcm16 is 328 s
+    skip_late_ticks: bool = True  # of frame-locked models in a full house, see staleness
     lead_s: float = 4.0  # decoding pauses while playback is this far ahead
     first_output_s: float = (
         1.5  # from a decided turn to its first output; ticks after that are missed

@@ -82,6 +82,7 @@ def _engine_settings(config: Config) -> EngineSettings:
     engine = config.engine
     return EngineSettings(
         inbox_s=engine.inbox_s,
+        skip_late_ticks=engine.skip_late_ticks,
         lead_s=engine.lead_s,
         pool_threads=engine.pool_threads,
         max_response_tokens=engine.max_response_tokens,

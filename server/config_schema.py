@@ -212,6 +212,7 @@ class EngineConfig(Section):
     max_sessions: int = between(8, 1, 100_000)
     pool_threads: int = between(2, 1, 256)
     inbox_s: float = between(120.0, 1.0, 3600.0)
+    skip_late_ticks: bool = True  # frame-locked models in a full house
     lead_s: float = between(4.0, 0.1, 60.0)
     max_response_tokens: int = between(256, 1, 100_000)
     out_of_band: int = between(2, 0, 10_000)  # answers beside conversations, all calls together

@@ -14,6 +14,7 @@ from engine.models.tekken import StreamingAudio
 from engine.models.turn_hearing import TurnHearing
 from engine.models.voxtral import KvSpace, VoxtralRealtime
 from engine.response import ResponseRequest
+from engine.sim_backend import SimCost
 from engine.speech.sim import DurationTranscriber, EnergyVad
 from engine.transcribing_session import LONGEST_WORD_MS, TranscribingSession
 from engine.virtual_time import run_virtual
@@ -100,6 +101,25 @@ def test_each_turn_has_its_own_words() -> None:
             await stream(session, silence(0.4) + turn + tone(0.6) + silence(2.0))
             assert ("transcribed", "u1", "w1 w2") in client.facts
             assert ("transcribed", "u2", "w3") in client.facts
+
+    run_virtual(main(), 300)
+
+
+def test_no_word_is_left_out_however_late() -> None:
+    """Ticks take longer than their period: a model that converses would skip some, a transcriber hears them all."""
+
+    async def main() -> None:
+        async with running(Scribe(), SimCost(fixed_s=0.1), bystander=beside()) as (
+            engine,
+            recorder,
+            _,
+        ):
+            client, session = opened(engine)
+            await stream(session, silence(0.4) + tone(0.5) + silence(2.0))
+            await client.until("transcribed", "u1")
+            assert ("transcribed", "u1", "w1") in client.facts
+            assert set(recorder.outcomes("frame")) <= {"on_time", "late"}
+            assert recorder.outcomes("frame")["late"] > 0
 
     run_virtual(main(), 300)
 
