@@ -1,7 +1,8 @@
 """Sessions, callers and an engine in virtual time: hours of a fleet in seconds.
 
 One event loop over engine steps, as the engine's own stepper makes them: whatever has a tick due joins the next step,
-new tokens of a step are bounded by the planner's budget, and every session in it gets one token. Knocks, departures and
+new tokens of a step are bounded by the planner's budget, and every session in it gets one token. Who is behind leaves
+out what the engine's full-duplex sessions would. Knocks, departures and
 the controller's intervals happen in the order of time, also while a step is under way.
 """
 
@@ -16,7 +17,9 @@ from admission.port import Lease, Rejection, Request
 from admission.resources import Reading
 from bench.admission_plant import HICCUP, Plant
 from bench.admission_terms import BIN_S, Caller, Door, Faults, Floats, Tally
+from engine.staleness import NEWEST, is_hopeless
 
+_INBOX_S = 2.0  # audio that may wait in a session, as in the configurations of full-duplex models
 _RESERVED = 64
 _NOISE_BLOCK = 4096
 
@@ -55,6 +58,8 @@ class Simulation:
         self._prefill = np.zeros(size, np.int64)
         self._context = np.zeros(size)
         self._tick = np.ones(size)
+        self._begun = np.zeros(size)  # instant its tick was begun
+        self._usual = np.zeros(size)  # what its ticks take, smoothed
         self._counted = np.zeros(size, bool)  # the pending tick was already counted as missed
         self._leases: dict[int, Lease] = {}
         self._noise: Floats = np.empty(0)
@@ -105,6 +110,7 @@ class Simulation:
         self._context[slot] = plant.window if self.full_age else 0.0
         self._resident += float(self._context[slot])
         self._tick[slot] = call.tick_s
+        self._usual[slot] = 0.0
         self._counted[slot] = False
         self.active += 1
         self.tally.admitted += 1
@@ -133,6 +139,8 @@ class Simulation:
                 "prefill",
                 "context",
                 "tick",
+                "begun",
+                "usual",
                 "counted",
             ):
                 old = getattr(self, f"_{name}")
@@ -188,6 +196,7 @@ class Simulation:
 
     def _step(self, due: npt.NDArray[np.int64]) -> None:
         started, plant = self.now, self._plant
+        self._begun[due[self._left[due] == self._steps[due]]] = started
         unread = self._unread[due]
         new = int(unread.sum())
         if new > plant.prefill_budget:
@@ -239,14 +248,23 @@ class Simulation:
         self._ready[done] += ticks
         self._left[done] = self._steps[done]
         self._unread[done] = self._prefill[done]
-        behind = self.now - self._ready[done]
-        over = behind > ticks
-        if over.any():  # audio that is more than a tick late has no value: dropped, and counted
-            skipped = np.floor(behind[over] / ticks[over])
-            self._ready[done[over]] += skipped * ticks[over]
-            count = int(skipped.sum())
-            self._miss(count, owed=count)
-            self._waiting_shares.append(np.full(count, np.inf))
+        took = np.minimum(self.now - self._begun[done], ticks)
+        self._usual[done] += NEWEST * (took - self._usual[done])
+        for slot in done[self.now > self._ready[done]]:
+            self._skip(slot)
+
+    def _skip(self, slot: int) -> None:
+        """Leave out what no longer fits into its inbox, and what the engine would not begin any more."""
+        tick_s, usual_s = float(self._tick[slot]), float(self._usual[slot])
+        behind_s = self.now - float(self._ready[slot])
+        skipped = 0
+        while behind_s > _INBOX_S or (behind_s > 0 and is_hopeless(behind_s, usual_s, tick_s)):
+            behind_s -= tick_s
+            skipped += 1
+        if skipped:
+            self._ready[slot] += skipped * tick_s
+            self._miss(skipped, owed=skipped)
+            self._waiting_shares.append(np.full(skipped, np.inf))
 
     def _slowness(self, now: float) -> float:
         for start, end, factor in self._faults.slow:

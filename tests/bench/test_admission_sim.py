@@ -70,7 +70,7 @@ def test_every_tick_is_judged_once() -> None:
     assert (tally.missed, door.late) == (0, 0)
     overloaded = Counting()
     tally = _run(overloaded, 150, 20.0).tally
-    assert tally.missed / tally.owed > 0.9
+    assert tally.missed / tally.owed > 0.5
     assert overloaded.seen == pytest.approx(tally.owed, rel=0.05)
 
 
