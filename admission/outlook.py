@@ -19,7 +19,7 @@ class Outlook:
     """Learns in `learn`, is brought up to date by `refresh`, and answers `load` in O(1)."""
 
     def __init__(
-        self, cost: CostModel, tail: TailRatio, target_share: float, come_back_share: float
+        self, cost: CostModel, tail: TailRatio, target_share: float, crowd_share: float
     ) -> None:
         self.cost = cost
         self.tail = tail
@@ -28,7 +28,7 @@ class Outlook:
         )
         self.doubt = 0.0  # share added to every projected load
         self._target_share = target_share
-        self._come_back_share = come_back_share
+        self._crowd_share = crowd_share
         self._coefficients = cost.coefficients()
         self._longest: dict[float, float] = {}  # d* by urgency, since the last refresh
 
@@ -39,7 +39,7 @@ class Outlook:
         c, longest_s = self._coefficients, self._longest_step(demand.urgency)
         usual = projection.load(c, longest_s, demand.rate, demand.tokens)
         crowded = projection.load(c, 1 / demand.pace, demand.rate, demand.tokens)
-        return max(usual, crowded / self._come_back_share) * (1 + self.doubt)
+        return max(usual, crowded / self._crowd_share) * (1 + self.doubt)
 
     def learn(self, ticks: Histogram, demand: Demand, fill: float) -> None:
         """An interval's ticks of a fleet whose windows were filled to this share."""
@@ -72,7 +72,7 @@ class Outlook:
 
     def _times_to_full(self, demand: Demand) -> float:
         """How many fleets like this one would fit, by the usual step and by the crowded one."""
-        more, share = 1 + self.doubt, self._come_back_share
+        more, share = 1 + self.doubt, self._crowd_share
         usual, crowded = (
             projection.scale_to_full(
                 tuple(x * factor for x in self._coefficients), step_s, demand.rate, demand.tokens

@@ -12,8 +12,9 @@ A tick waits up to a step to be let in and then takes its steps, so it takes at 
 (tail.py). The fleet fits while f(d*) ≤ d*, where d* is the step at which that tick reaches its target.
 
 After a hiccup of the engine everybody is in every step. The fleet comes back from there only if even then steps are
-short enough for the session with the fastest pace, with something to spare: f at d = 1/pace must be below a share of
-that d. Where cost grows faster than in proportion this is the smaller bound, and latency does not warn of it.
+short enough for the session with the fastest pace: f at d = 1/pace must be below a share of that d. Where cost grows
+faster than in proportion this is the smaller bound, and latency does not warn of it. Sessions that leave out late
+ticks (engine/staleness.py) come back with next to nothing to spare; others work off what waits with what is spared.
 """
 
 from collections.abc import Iterable

@@ -40,9 +40,10 @@ class Temper:
     """How careful the controller is. Shares are of a tick's budget."""
 
     target_share: float = 0.95  # where the slowest tick in a thousand of a full-age fleet should be
-    come_back_s: float = (
-        5.0  # after a hiccup, the time in which a tick's lateness must be made good
-    )
+    # Of its period, what a tick of a full house may take with everybody in every step, as after a hiccup; …
+    crowd_share: float = 0.98
+    # … where late ticks are worked off, what is left must make good a tick's lateness within this time.
+    come_back_s: float = 5.0
     hot_share: float = 0.90  # p99 above this is congestion
     hold_share: float = 0.88  # p99 above this: nobody enters
     low_share: float = 0.80  # p99 below this: the limit may grow
@@ -69,11 +70,14 @@ class Temper:
     wall_horizon_s: float = 600.0  # a pool that would be full sooner than this admits nobody
 
 
-def come_back_share(temper: Temper, tick_s: float) -> float:
-    """Share of its time that a fleet may need when everybody is in every step.
+def crowd_share(temper: Temper, tick_s: float, *, skips_late: bool) -> float:
+    """Share of its period that a tick may take when everybody is in every step.
 
-    What is left makes good the lateness of a hiccup, half a tick on average, within `come_back_s`.
+    Sessions that leave out what is late are back within a tick or two, however little is left. Others must make good
+    the lateness of a hiccup, half a tick on average, within `come_back_s`.
     """
+    if skips_late:
+        return temper.crowd_share
     return 1.0 - min(0.12, max(0.035, 0.5 * tick_s / temper.come_back_s))
 
 
@@ -91,6 +95,7 @@ class AdmissionSettings:
     # True: a tick is made of engine steps (frame-locked models), so its latency follows from theirs. False (turn-based
     # models): calls mostly listen, and ticks are heard by other means; steps only bound how many may answer at once.
     paced: bool = True
+    skips_late: bool = True  # sessions leave out ticks that cannot be in time any more
     age_terms: bool = True  # False: only what is measured now counts (negative control)
     kv_terms: bool = True  # False: memory does not count (negative control)
 

@@ -20,7 +20,7 @@ from admission.obstacle import Obstacle
 from admission.outlook import Outlook
 from admission.projection import Kind
 from admission.resources import Reading
-from admission.settings import AdmissionSettings, come_back_share
+from admission.settings import AdmissionSettings, crowd_share
 from admission.tail import Tail, TailRatio
 
 ROUNDING = 1e-6  # of a session
@@ -47,8 +47,8 @@ class Tempo:
             tail = TailRatio(Tail(*learned.tail), learned.heaviest, learned.tail_weight)
             self.evidence = Evidence(temper, learned.served, learned.proven, learned.capacity)
             start = max(start, learned.limit)
-        come_back = come_back_share(temper, shape.tick_s)
-        self.outlook = Outlook(cost, tail, temper.target_share, come_back)
+        crowded = crowd_share(temper, shape.tick_s, skips_late=settings.skips_late)
+        self.outlook = Outlook(cost, tail, temper.target_share, crowded)
         self.aimd = AimdLimit(temper, start, settings.max_sessions)
         self.shown = inf  # sessions that there is evidence for
         self.holding = False  # measured latency forbids anybody new

@@ -36,7 +36,7 @@ class Effort:
     """How long to look, seconds."""
 
     glance_s: float = 25.0  # at a fixed fleet before the ramp, once its windows are full, …
-    look_s: float = 90.0  # … and after it
+    look_s: float = 180.0  # … and after it, nearly as long as the door is looked at
     half_s: float = 40.0  # at half the capacity
     ramp_s: float = 40.0  # for the offer to grow from half to twice
     settle_s: float = 240.0  # near the top it creeps

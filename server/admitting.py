@@ -190,6 +190,7 @@ def settings_of(
         cores=float(cores()) if has_real_engine(config) else 0.0,
         quotas=quotas_of(config),
         paced=paced,
+        skips_late=config.engine.skip_late_ticks and not spec.transcribes,
     )
 
 

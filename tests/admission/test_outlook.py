@@ -8,7 +8,7 @@ from admission.latency_window import Histogram
 from admission.outlook import Outlook
 from admission.port import Lease, Request
 from admission.projection import CURVE, demand_of
-from admission.settings import SessionShape, Temper, come_back_share
+from admission.settings import SessionShape, Temper, crowd_share
 from admission.tail import Tail, TailRatio
 
 SHAPE = SessionShape(0.2, 0.2, 6, 6000, 48, 188)
@@ -71,10 +71,18 @@ def test_a_fleet_must_be_able_to_come_back_from_a_hiccup() -> None:
 def test_long_ticks_need_more_to_spare() -> None:
     """A second's lateness takes longer to make good than a fifth of one."""
     temper = Temper()
-    shares = [come_back_share(temper, tick_s) for tick_s in (0.02, 0.2, 1.0, 5.0)]
+    shares = [crowd_share(temper, tick_s, skips_late=False) for tick_s in (0.02, 0.2, 1.0, 5.0)]
     assert shares == sorted(shares, reverse=True)
     assert shares[2] == pytest.approx(0.9)
     assert 0.85 < shares[3] < shares[0] < 1
+
+
+def test_who_leaves_out_late_ticks_needs_next_to_nothing_to_spare() -> None:
+    """A session is in time again with its next frame, however long ticks are."""
+    temper = Temper()
+    shares = [crowd_share(temper, tick_s, skips_late=True) for tick_s in (0.02, 0.2, 1.0, 5.0)]
+    assert set(shares) == {temper.crowd_share}
+    assert 0.96 < temper.crowd_share <= 1
 
 
 def test_a_slow_engine_is_no_tail() -> None:

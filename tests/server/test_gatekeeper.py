@@ -188,6 +188,17 @@ def test_a_frame_locked_model_is_paced_and_a_turn_based_one_is_not() -> None:
     assert Controller(spoken).limit == 512
 
 
+def test_a_model_that_hears_all_needs_more_to_spare() -> None:
+    """Whether late ticks are left out is known to the door."""
+    kv = KvSnapshot(32, 65_536, 65_536, 0, 0)
+    config = load_config(default_config_path("sim"))
+    patient = replace(config, engine=replace(config.engine, skip_late_ticks=False))
+    spec = replace(duplex().spec, prefill_per_tick=2)
+    assert settings_of(config, spec, kv, 512, 40).skips_late
+    assert not settings_of(patient, spec, kv, 512, 40).skips_late
+    assert not settings_of(config, replace(spec, transcribes=True), kv, 512, 40).skips_late
+
+
 def test_the_key_of_a_state_names_model_device_engine_and_window() -> None:
     """Any other of them is another machine."""
     config = Config()
