@@ -78,6 +78,7 @@ class FrameSession(Session):
             if not self._times.is_hopeless(now - frame.deadline + self._grid.period_s):
                 return
             self._inbox.pop()
+            self._times.left_out()
             self._dropped(frame, now)
 
     def heard(self, frame: Frame, heard: Heard, now: float) -> None:

@@ -10,12 +10,17 @@ caller said is worth more than that: everything is heard, late.
 """
 
 NEWEST = 0.25  # weight of the newest tick in what ticks usually take
+_AT_MOST = (
+    0.9  # of the period that ticks are taken to take: a frame that has just come is always begun
+)
+_FORGOTTEN = 0.02  # of what ticks took, with each that is left out: one must be begun to learn anew
 _CATCHES_UP = 0.5  # of the period that ticks take at most for a session to work off what waits
 
 
 def is_hopeless(lag_s: float, usual_s: float, period_s: float) -> bool:
     """A tick whose audio was complete `lag_s` ago will be late, and to begin it would make others late."""
-    return usual_s >= _CATCHES_UP * period_s and lag_s + usual_s > period_s
+    takes_s = min(usual_s, _AT_MOST * period_s)
+    return usual_s >= _CATCHES_UP * period_s and lag_s + takes_s > period_s
 
 
 class TickTimes:
@@ -28,6 +33,10 @@ class TickTimes:
     def took(self, seconds: float) -> None:
         """From when a tick was begun until its output had left. A hiccup counts for one period at most."""
         self._usual_s += NEWEST * (min(seconds, self._period_s) - self._usual_s)
+
+    def left_out(self) -> None:
+        """A tick was not begun. However slow hearing is, some tick is begun again."""
+        self._usual_s *= 1 - _FORGOTTEN
 
     def is_hopeless(self, lag_s: float) -> bool:
         """See above."""
