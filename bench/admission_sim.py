@@ -2,8 +2,8 @@
 
 One event loop over engine steps, as the engine's own stepper makes them: whatever has a tick due joins the next step,
 new tokens of a step are bounded by the planner's budget, and every session in it gets one token. Who is behind leaves
-out what the engine's full-duplex sessions would. Knocks, departures and the controller's intervals happen in the order of
-time, also while a step is under way.
+out what the engine's full-duplex sessions would. Knocks, departures and the controller's intervals happen in the order
+of time, also while a step is under way.
 """
 
 import heapq
