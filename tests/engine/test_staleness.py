@@ -5,7 +5,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.sim_engine import RATE, Caller, running
+from support.sim_engine import RATE, Caller, Recorder, running
 
 from engine.models.base import SessionSetup
 from engine.models.sim import SimDuplex, SimDuplexSettings
@@ -20,6 +20,7 @@ FRAME = bytes(int(TICK_S * RATE) * 2)
 SETUP = SessionSetup(instructions="be brief")
 LIGHT, FULL = 4, 24  # sessions
 HICCUP_S = 0.5
+ON_ITS_WAY_S = 0.004  # a frame, from the socket to the engine
 
 
 def usually(seconds: float, period_s: float = 1.0) -> TickTimes:
@@ -71,17 +72,17 @@ def test_an_overload_that_lasted_does_not_silence_a_call_for_good() -> None:
         assert left_out < 50
 
 
-class Hiccuping(SimBackend):
-    """One step, once it is armed, takes `HICCUP_S`."""
+class Disturbed(SimBackend):
+    """One step, once there is a hiccup, takes `HICCUP_S`; and every one as many times longer as `slowness` says."""
 
-    armed = False
+    hiccup = False
+    slowness = 1.0
 
     def step(self, batch: TickBatch) -> StepResult:
         result = super().step(batch)
-        if not self.armed:
-            return result
-        self.armed = False
-        return StepResult(result.chunks, HICCUP_S, result.kv)
+        seconds = HICCUP_S if self.hiccup else self.slowness * result.engine_s
+        self.hiccup = False
+        return StepResult(result.chunks, seconds, result.kv)
 
 
 async def _talk(session: object, frames: int, offset_s: float) -> None:
@@ -89,33 +90,38 @@ async def _talk(session: object, frames: int, offset_s: float) -> None:
     start = loop.time() + offset_s
     for index in range(frames):
         await asyncio.sleep(start + index * TICK_S - loop.time())
-        session.push_audio(FRAME, loop.time())  # type: ignore[attr-defined]
+        session.push_audio(FRAME, loop.time() - ON_ITS_WAY_S)  # type: ignore[attr-defined]
 
 
-def after_a_hiccup(sessions: int, *, skip: bool) -> Counter[str]:
-    """What became of 60 ticks of each, with one hiccup at the tenth."""
-    counts: Counter[str] = Counter()
+def disturbed(sessions: int, *disturbances: tuple[int, str, float], skip: bool) -> Recorder:
+    """What became of 60 ticks of each. A disturbance: at which tick which attribute of the backend gets what value."""
+    kept: list[Recorder] = []
 
     async def main() -> None:
         # With everybody in every step a tick of the full house takes 0.96 of its period, by turns half of it.
-        backend = Hiccuping(SimCost(fixed_s=0.006, session_s=0.00175))
+        backend = Disturbed(SimCost(fixed_s=0.006, session_s=0.00175))
         model = SimDuplex(SimDuplexSettings(tick_ms=round(1000 * TICK_S), decode_per_tick=4))
         settings = EngineSettings(inbox_s=2.0, skip_late_ticks=skip)
         async with running(model, backend=backend, settings=settings) as (engine, recorder, _):
+            kept.append(recorder)
             talking = []
             for index in range(sessions):
                 session = engine.open(f"s{index}", SETUP, Caller())
                 talking.append(_talk(session, 60, index * TICK_S / sessions))
-            asyncio.get_running_loop().call_later(
-                10 * TICK_S, lambda: setattr(backend, "armed", True)
-            )
+            for tick, name, value in disturbances:
+                asyncio.get_running_loop().call_later(tick * TICK_S, setattr, backend, name, value)
             await asyncio.gather(*talking)
             await asyncio.sleep(4)
-            counts.update(recorder.outcomes("frame"))
 
     run_virtual(main(), 60)
-    assert sum(counts.values()) == 60 * sessions
-    return counts
+    recorder = kept[0]
+    assert sum(recorder.outcomes("frame").values()) == 60 * sessions
+    return recorder
+
+
+def after_a_hiccup(sessions: int, *, skip: bool) -> Counter[str]:
+    """What became of the ticks, with one hiccup at the tenth."""
+    return Counter(disturbed(sessions, (10, "hiccup", True), skip=skip).outcomes("frame"))
 
 
 def test_a_full_house_is_back_in_time_a_few_ticks_after_a_hiccup() -> None:
@@ -136,3 +142,15 @@ def test_a_light_house_hears_everything_late() -> None:
     counts = after_a_hiccup(LIGHT, skip=True)
     assert counts["dropped"] == 0
     assert 0 < counts["late"] <= LIGHT * 5
+
+
+def test_a_full_house_speaks_again_once_an_overload_is_over() -> None:
+    """Eight seconds in which nobody is in time are no reason to begin nothing any more."""
+    overload = (5, "slowness", 2.0), (45, "slowness", 1.0)
+    recorder = disturbed(FULL, *overload, skip=True)
+    start = min(tick.ready_at for tick in recorder.ticks)
+    during = [t for t in recorder.ticks if 15 <= (t.ready_at - start) / TICK_S < 45]
+    after = [t for t in recorder.ticks if (t.ready_at - start) / TICK_S >= 50]
+    assert sum(t.outcome != "on_time" for t in during) > len(during) / 2
+    assert len(after) >= 9 * FULL
+    assert Counter(t.outcome for t in after).keys() == {"on_time"}
