@@ -17,7 +17,7 @@ from admission.port import Lease, Rejection, Request
 from admission.resources import Reading
 from bench.admission_plant import HICCUP, Plant
 from bench.admission_terms import BIN_S, Caller, Door, Faults, Floats, Tally
-from engine.staleness import NEWEST, is_hopeless
+from engine.staleness import FORGOTTEN, NEWEST, is_hopeless
 
 _INBOX_S = 2.0  # audio that may wait in a session, as in the configurations of full-duplex models
 _RESERVED = 64
@@ -260,9 +260,11 @@ class Simulation:
         skipped = 0
         while behind_s > _INBOX_S or (behind_s > 0 and is_hopeless(behind_s, usual_s, tick_s)):
             behind_s -= tick_s
+            usual_s *= 1 - FORGOTTEN
             skipped += 1
         if skipped:
             self._ready[slot] += skipped * tick_s
+            self._usual[slot] = usual_s
             self._miss(skipped, owed=skipped)
             self._waiting_shares.append(np.full(skipped, np.inf))
 

@@ -10,10 +10,8 @@ caller said is worth more than that: everything is heard, late.
 """
 
 NEWEST = 0.25  # weight of the newest tick in what ticks usually take
-_AT_MOST = (
-    0.9  # of the period that ticks are taken to take: a frame that has just come is always begun
-)
-_FORGOTTEN = 0.02  # of what ticks took, with each that is left out: one must be begun to learn anew
+_AT_MOST = 0.9  # of the period, whatever ticks usually take: what has just come is always begun
+FORGOTTEN = 0.02  # of what ticks took, with each that is left out: one must be begun to learn anew
 _CATCHES_UP = 0.5  # of the period that ticks take at most for a session to work off what waits
 
 
@@ -36,7 +34,7 @@ class TickTimes:
 
     def left_out(self) -> None:
         """A tick was not begun. However slow hearing is, some tick is begun again."""
-        self._usual_s *= 1 - _FORGOTTEN
+        self._usual_s *= 1 - FORGOTTEN
 
     def is_hopeless(self, lag_s: float) -> bool:
         """See above."""
