@@ -7,9 +7,11 @@ kept as sums by cell of (n, kv), each cell with a bounded weight: what is seen a
 before, and what was seen at other loads is not forgotten, because the curvature of the law shows only between loads.
 The gain follows measured/known within seconds, where loads are known: a noisy neighbour or a throttled device changes
 every step by one factor. While it is off, known loads stay as they are and new ones are learned as they would be at the
-usual speed, so that a passing fault does not rewrite the shape. What the usual speed is: on a shared machine it changes
-by a third and by the minute, so a third slower is the truth after ten seconds, and faster again only after ten minutes;
-who is let in for a lucky minute is there when it ends. More than a third is a fault, and the truth after two minutes.
+usual speed, so that a passing fault does not rewrite the shape; but not while the gain lags behind, or they would be
+known wrong by as much, and whatever follows be measured against that. What the usual speed is: on a shared machine it
+changes by a third and by the minute, so a third slower is the truth after ten seconds, and faster again only after ten
+minutes; who is let in for a lucky minute is there when it ends. More than a third is a fault, and the truth after two
+minutes.
 """
 
 from collections import deque
@@ -33,11 +35,13 @@ _CELL_RATIO = (1.2, 1.5)  # width of a cell: of n, of kv
 _MAX_CELLS = 512
 _ENOUGH = 150.0  # samples until a shape without a prior is believed
 _KEPT_SAMPLES = 64  # of one interval
+_NOISE_SAMPLES = 400  # that tell by how much steps vary: a few are alike now and then, and who is let in then stays
 _COARSE = 0.5  # of the longest step: what two steps differ by however short they are
 _OUTLIER = 3.0  # × the median ratio: a step that also read somebody's long header
 _BAND = (0.92, 1.18)  # of the gain: within it the shape may follow, …
 _BACK = (0.95, 1.08)  # … and here a change of regime is over
 _STILL = 1.08  # … and below this it is noise, or luck
+_FOLLOWED = 0.05  # the gain has caught up with the speed that it follows
 _SAME_FLEET = 0.15
 _NEIGHBOUR = 1.35  # slower by no more than this: others on the same machine, who will come again
 _ABSORB_NEIGHBOUR_S, _ABSORB_SLOWER_S, _ABSORB_FASTER_S = 10.0, 120.0, 600.0
@@ -71,7 +75,8 @@ class CostModel:
         self._prior: Vector = budget_s * np.array([0.1, 0.3, 0.3, 0.0])
         # A priori standard deviations: a factor of ten either way, but hardly any curvature.
         spread = budget_s * np.array([1.0, 3.0, 3.0, 0.3])
-        self.noise = 0.05  # relative standard deviation of one step
+        self.noise = 0.05  # relative standard deviation of one step, …
+        self._noise_weight = 30.0  # … and the samples that it rests on
         self._ridge: Vector = np.diag((self.noise / spread) ** 2)
         self._floor = budget_s * np.array([1e-4, 1e-5, 1e-5, 0.0])
         self._cells: dict[tuple[int, int], _Cell] = {}
@@ -126,13 +131,15 @@ class CostModel:
         speed = self._speed(ratio, weights, kept, known) if is_serving else None
         if speed is not None:
             self._follow(speed, interval_s)
-        if self.regime_s and known.any():  # what was not known yet is learned at the usual speed
-            new = kept & ~known
-            self._learn(x[new], y[new] / self.gain, weight)
-        elif not self.regime_s and (speed is None or _BAND[0] < speed < _BAND[1]):
+        if self.regime_s:
+            if speed is not None and known.any() and abs(speed / self.gain - 1) < _FOLLOWED:
+                new = kept & ~known  # what was not known yet is learned at the usual speed
+                self._learn(x[new], y[new] / self.gain, weight)
+        elif speed is None or _BAND[0] < speed < _BAND[1]:
             self._learn(x[kept], y[kept], weight)
         spread = _median(np.abs(ratio[kept] / median - 1), weights[kept]) * 1.48
-        self.noise += 0.2 * (min(0.5, max(0.01, spread)) - self.noise)
+        self._noise_weight = min(_NOISE_SAMPLES, self._noise_weight + len(samples))
+        self.noise += len(samples) / self._noise_weight * (min(0.5, max(0.01, spread)) - self.noise)
 
     def _misfits(self, x: Vector) -> tuple[Vector, Mask]:
         """By what factor the shape is off where each row is, and whether that is known.

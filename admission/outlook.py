@@ -12,7 +12,7 @@ from admission.tail import TailRatio
 # Where steps vary, hiccups coincide now and then, and a few such moments make all the misses of a run: steady fleets of
 # the scenario `noisy` (`steady_miss` of plants B and F, 250 s) miss more than one tick in a thousand in 8 of 32 runs at
 # 0.98 of the capacity, in 2 at 0.96 and in none at 0.94. Latency is nearly vertical there, so the distance is in load.
-_DOUBT_BY_NOISE, _QUIET = 0.35, 0.08
+_DOUBT_BY_NOISE, _QUIET = 0.30, 0.08
 
 
 class Outlook:

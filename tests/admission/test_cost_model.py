@@ -217,3 +217,43 @@ def test_curvature_is_not_forgotten() -> None:
     assert _predicted(model, 140, 140 * PLATEAU) == pytest.approx(
         convex(140, 140 * PLATEAU), rel=0.03
     )
+
+
+def test_nothing_new_is_learned_while_the_speed_changes() -> None:
+    """A fleet grows just as a slow neighbour comes back: the new load is known as slow as it is, not slower."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    rng = np.random.default_rng(3)
+
+    def interval(speed: float, *sessions: int) -> None:
+        for n in sessions:
+            for _ in range(20):
+                seconds = speed * _law(n, n * PLATEAU) * float(np.exp(rng.normal(0, 0.05)))
+                model.add(StepSample(n, seconds, n * PLATEAU))
+        model.fit((100, 100 * PLATEAU), 0.5)
+
+    for _ in range(20):
+        interval(1.0, 20, 40)
+    for _ in range(40):
+        interval(0.75, 20, 40)
+    for _ in range(3):
+        interval(1.0, 20, 40, 70)
+    for _ in range(20):
+        interval(1.0, 70)
+    assert model.gain == pytest.approx(1, abs=0.03)
+    assert _predicted(model, 70, 70 * PLATEAU) == pytest.approx(_law(70, 70 * PLATEAU), rel=0.03)
+
+
+def test_a_few_steps_that_vary_little_do_not_make_a_steady_machine() -> None:
+    """Whoever is let in for a quiet half second stays."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    rng = np.random.default_rng(4)
+    found = []
+    for _ in range(400):
+        for _ in range(8):
+            seconds = _law(40, 40 * PLATEAU) * float(np.exp(rng.normal(0, 0.15)))
+            model.add(StepSample(40, seconds, 40 * PLATEAU))
+        model.fit((80, 80 * PLATEAU), 0.5)
+        found.append(model.noise)
+    settled = np.array(found[100:])
+    assert 0.1 < settled.mean() < 0.16
+    assert settled.min() > 0.85 * settled.mean()
