@@ -19,6 +19,7 @@ _WATCHED = 240  # intervals in which the slowest tick in a thousand is looked fo
 _ENOUGH = 1_000  # … in so many ticks at least …
 _EASY = 0.5  # … and its share of the budget up to which growing is no risk, …
 _TIGHT = 0.8  # … and from which it is one
+_EASILY = 2.0  # the fastest pace, where it takes a fifth of the budget
 
 
 class Departures:
@@ -80,15 +81,15 @@ class Evidence:
         self.proven += max(0.0, self.present - self.proven) * min(1.0, witnesses)
 
     def pace(self, noise: float) -> float:
-        """How fast the fleet may grow near the top, as a share of what a steady machine allows.
+        """How fast the fleet may grow near the top, in what a steady machine allows where ticks are nearly late.
 
         The noisier the steps, the more ticks it takes for the slowest in a thousand to show; but where even that one is
-        far from its budget there is no tail to wait for.
+        far from its budget there is no tail to wait for, and the farther it is the sooner a load is proven.
         """
         watched = self._ticks.recent
         slowest = watched.quantile(0.999) if watched.total >= _ENOUGH else _TIGHT
         ease = (_TIGHT - slowest) / (_TIGHT - _EASY)
-        return min(1.0, max(self._temper.quiet_noise / noise, ease))
+        return max(min(1.0, self._temper.quiet_noise / noise), min(_EASILY, ease))
 
     def refuted(self) -> None:
         """What is served now is more than can be: congestion."""

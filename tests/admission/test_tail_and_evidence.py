@@ -149,20 +149,30 @@ def test_a_small_house_creeps_by_one() -> None:
 
 
 def test_where_the_slowest_tick_is_far_from_late_noise_does_not_slow_the_growth() -> None:
-    """In full up to half of the budget, not at all from four fifths; a slow minute is remembered for two."""
+    """Not at all up to half of the budget, in full from four fifths; a slow minute is remembered for two."""
     evidence = Evidence(TEMPER)
     assert evidence.pace(0.2) == pytest.approx(0.25)
-    evidence.saw(100, 1.0, _in_time(2000, 0.45), 0.2)
+    evidence.saw(100, 1.0, _in_time(2000, 0.495), 0.2)
     assert evidence.pace(0.2) == 1
     evidence.saw(100, 1.0, _in_time(2000, 0.65), 0.2)
     assert evidence.pace(0.2) == pytest.approx(0.5, abs=0.05)
     evidence.saw(100, 1.0, _in_time(2000, 0.85), 0.2)
     for _ in range(238):
-        evidence.saw(100, 1.0, _in_time(200, 0.45), 0.2)
+        evidence.saw(100, 1.0, _in_time(200, 0.495), 0.2)
     assert evidence.pace(0.2) == pytest.approx(0.25)
-    evidence.saw(100, 1.0, _in_time(200, 0.45), 0.2)
-    evidence.saw(100, 1.0, _in_time(200, 0.45), 0.2)
+    evidence.saw(100, 1.0, _in_time(200, 0.495), 0.2)
+    evidence.saw(100, 1.0, _in_time(200, 0.495), 0.2)
     assert evidence.pace(0.2) == 1
+
+
+def test_far_from_late_a_load_is_proven_by_fewer_ticks() -> None:
+    """By half of them where the slowest in a thousand takes a fifth of the budget, and no fewer where it takes less."""
+    for share, pace in ((0.345, 1.5), (0.195, 2.0), (0.05, 2.0)):
+        evidence = Evidence(TEMPER)
+        evidence.saw(100, 1.0, _in_time(4000, share), 0.05)
+        assert evidence.pace(0.05) == evidence.pace(0.2) == pytest.approx(pace)
+        evidence.saw(200, 1.0, _in_time(1000, share), 0.05)
+        assert evidence.proven == pytest.approx(100 + 100 * pace / 4)
 
 
 def test_a_load_is_proven_by_as_many_ticks_as_show_the_slowest_in_a_thousand() -> None:
