@@ -37,7 +37,9 @@ class Effort:
 
     glance_s: float = 25.0  # at a fixed fleet before the ramp, once its windows are full, …
     look_s: float = 180.0  # … and after it, nearly as long as the door is looked at
-    half_s: float = 40.0  # at half the capacity
+    # At half the capacity: as long as the door is judged, or a pause that this machine makes once in minutes could only
+    # ever count against the door.
+    half_s: float = 300.0
     ramp_s: float = 40.0  # for the offer to grow from half to twice
     settle_s: float = 240.0  # near the top it creeps
     hold_s: float = 20.0  # while the result is read
