@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import admission_decision, admission_wall
-from bench.admission_plant import A, H, I, J, Plant
+from bench.admission_plant import PLANTS, H, I, J, Plant
 from bench.admission_runs import BASELINES, STARTS, Row, capacity_of, run_case
 from bench.admission_scenarios import SCENARIOS, Scenario
 from bench.kv_output import NoPlot, check_plot, draw
@@ -192,6 +192,9 @@ def main(argv: Sequence[str]) -> int:
         "--plot", type=Path, metavar="FILE", help="also draw the negative control, as a PNG"
     )
     command.add_argument("--scenario", action="append", help="only this one; may be repeated")
+    command.add_argument(
+        "--plant", action="append", choices=PLANTS, help="on this one, not on A; may be repeated"
+    )
     options = command.parse_args(argv)
     try:
         check_plot(options.plot)
@@ -200,7 +203,8 @@ def main(argv: Sequence[str]) -> int:
         return 1
     report = Report("admission", argv)
     seeds = TUNED_SEEDS[:1] if options.quick else TUNED_SEEDS
-    work = list(jobs((A,), seeds, baselines=True))
+    plants = [PLANTS[name] for name in options.plant or ("A",)]
+    work = list(jobs(plants, seeds, baselines=True))
     if options.full:
         work += jobs(HELD_OUT, HELD_OUT_SEEDS, baselines=False)
         first = jobs(HELD_OUT, HELD_OUT_SEEDS[:1], baselines=True)

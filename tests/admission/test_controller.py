@@ -248,12 +248,12 @@ def test_the_steps_of_a_stall_are_not_learned() -> None:
     """Three times as long, in a crowd that was never seen: neither while it lasts nor in the interval that ends it."""
     controller = _experienced()
     _fill(controller)
-    before = controller.tempo.outlook.cost.theta.copy()
+    before = controller.tempo.outlook.cost.law.theta.copy()
     for half in range(24):
         for _ in range(20 if half < 7 else 0):
             controller.observe_step(170, 0.09, 170, 170 * 6000)
         _tick_along(controller, 110 + half / 2, share=inf if half < 6 else 0.3)
-    assert controller.tempo.outlook.cost.theta == pytest.approx(before)
+    assert controller.tempo.outlook.cost.law.theta == pytest.approx(before)
 
 
 def test_zero_traffic_changes_nothing() -> None:

@@ -67,11 +67,11 @@ def test_a_slowdown_moves_the_gain_and_not_the_shape() -> None:
     model = CostModel(BUDGET_S, PLATEAU)
     _serve(model, _law, GROWING)
     _serve(model, _law, [(50, 6000.0)] * 8)
-    shape = model.theta.copy()
+    shape = model.law.theta.copy()
     _serve(model, lambda n, kv: 1.6 * _law(n, kv), [(50, 6000.0)] * 20)
     assert model.gain == pytest.approx(1.6, rel=0.05)
     assert model.regime_s > 0
-    frozen = [model.theta[0], model.theta[2]]
+    frozen = [model.law.theta[0], model.law.theta[2]]
     assert frozen == pytest.approx([shape[0], shape[2]], rel=0.25)
     _serve(model, _law, [(50, 6000.0)] * 10)
     assert _predicted(model, 50, 50 * PLATEAU) == pytest.approx(_law(50, 50 * PLATEAU), rel=0.05)
@@ -199,10 +199,10 @@ def test_a_damaged_memory_is_refused(damage: dict[str, object]) -> None:
     """By ValueError; the model stays as it was."""
     model = CostModel(BUDGET_S, PLATEAU)
     state = model.export() | damage
-    before = model.theta.copy()
+    before = model.law.theta.copy()
     with pytest.raises(ValueError, match="remembered"):
         model.restore(state)
-    assert (model.theta == before).all()
+    assert (model.law.theta == before).all()
 
 
 def test_curvature_is_not_forgotten() -> None:
