@@ -18,7 +18,7 @@ def markdown(rows: Sequence[Row], tuned: str = "A") -> str:
     """The tuned plant beside its alternatives, then the plants and seeds that nothing was tuned on."""
     known = [row for row in rows if _letter(row) == tuned]
     held_out = [row for row in rows if _letter(row) != tuned]
-    parts = ["\n".join(_compared(known))]
+    parts = ["\n".join(_compared(known))] if known else []
     parts += ["\n".join(_held_out(held_out))] if held_out else []
     return "\n\n".join(parts) + "\n"
 

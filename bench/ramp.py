@@ -154,6 +154,7 @@ def main(argv: Sequence[str]) -> int:
             glance = options.capacity or _glance(folder, model, effort)
             with serving(folder, model, "aimd") as server:
                 outcome = asyncio.run(_ramp(server.port, glance, effort))
+            _write(options.json, report, outcome)  # the search takes long, and may fail
             start = max(1, round(outcome.settled))
             held = options.capacity or _capacity(folder, model, effort, start)
     except (ServerFailed, NoPlot) as error:
