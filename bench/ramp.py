@@ -175,6 +175,13 @@ def _write(path: Path | None, report: Report, outcome: Outcome) -> None:
     whole: dict[str, Any] = report.as_json()
     whole["trace"] = outcome.trace.as_json()
     whole["reasons"] = outcome.reasons
+    whole["door"] = {
+        "settled": outcome.settled,
+        "half_miss": outcome.half_miss,
+        "full_miss": outcome.full_miss,
+        "refused": len(outcome.refusals_ms),
+        "unclean": outcome.unclean,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     print(f"written: {path}")

@@ -1,15 +1,17 @@
 """The live ramp: its deployment starts, its callers keep what a refusal says, its ratios are right."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
-from bench.ramp import Outcome, _figures
+from bench.ramp import Outcome, _figures, _write
 from bench.ramp_callers import Callers
 from bench.ramp_fleets import hopeless, miss_ratio
 from bench.ramp_server import FILL_S, TICK_S, WINDOW, configuration
 from bench.ramp_trace import Trace
+from bench.report import Report
 from bench.scrape import Scrape
 from server.config import load_config
 
@@ -96,3 +98,12 @@ def test_the_verdict_names_each_target() -> None:
         "refusal, slowest of a hundred",
         "unclean ends",
     ]
+
+
+def test_what_the_door_did_is_kept_before_the_last_search(tmp_path: Path) -> None:
+    """The search takes half an hour where the machine became faster, and may fail."""
+    outcome = Outcome(0.0, 0.002, 41.0, [3.0, 4.0], {"capacity": 2}, [], Trace())
+    path = tmp_path / "ramp.json"
+    _write(path, Report("ramp", []), outcome)
+    door = json.loads(path.read_text(encoding="utf-8"))["door"]
+    assert (door["settled"], door["full_miss"], door["refused"]) == (41.0, 0.002, 2)
