@@ -207,7 +207,11 @@ def cores() -> int:
 def state_key(config: Config, spec: ModelSpec, shape: SessionShape) -> str:
     """What a remembered state is true of: model, device, engine version, window, beat."""
     family = config.model.family
-    parts = (spec.id, family, _device(config), _engine_version(family), shape)
+    parts = [spec.id, family, _device(config), _engine_version(family), shape]
+    if not has_real_engine(
+        config
+    ):  # what its steps cost is configured, and another law is another machine
+        parts.append(config.engine.sim)
     return " / ".join(map(str, parts))
 
 

@@ -201,14 +201,16 @@ def test_a_model_that_hears_all_needs_more_to_spare() -> None:
 
 def test_the_key_of_a_state_names_model_device_engine_and_window() -> None:
     """Any other of them is another machine."""
-    config = Config()
+    config = load_config(None, {"model.id": "sim"})
+    slow = load_config(None, {"model.id": "sim", "engine.sim.fixed_s": 0.05})
     keys = {
         state_key(config, duplex().spec, SHAPE),
+        state_key(slow, duplex().spec, SHAPE),  # a simulated engine is the law it is given
         state_key(config, duplex(160).spec, replace(SHAPE, tick_s=0.16)),
         state_key(config, replace(duplex().spec, id="other"), SHAPE),
         state_key(config, duplex().spec, replace(SHAPE, plateau_tokens=2048)),
     }
-    assert len(keys) == 4
+    assert len(keys) == 5
     assert cores() >= 1
 
 
