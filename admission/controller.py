@@ -113,7 +113,8 @@ class Controller:
         most = min(self.settings.max_sessions, self.fleet.active + self._kv_room())
         if room == inf:
             return most
-        return max(0, min(most, self.fleet.active + floor(room - self.fleet.units + ROUNDING)))
+        learned = self.fleet.active + floor(room - self.fleet.units + ROUNDING)
+        return max(0, min(most, max(1, learned) if self._is_alone() else learned))
 
     def is_premium(self, request: Request) -> bool:
         """True for whoever may take the reserved places."""
@@ -139,11 +140,18 @@ class Controller:
         used = fleet.active + 1 + spared
         if used > settings.max_sessions:
             return Obstacle("capacity", "places", used, settings.max_sessions)
-        return (
-            self._memory_obstacle(kind, spared)
-            or self.tempo.obstacle(kind, spared)
-            or self._ingest_obstacle(kind, spared)
-        )
+        memory = self._memory_obstacle(kind, spared)
+        if memory is not None or self._is_alone(spared):
+            return memory
+        return self.tempo.obstacle(kind, spared) or self._ingest_obstacle(kind, spared)
+
+    def _is_alone(self, spared: int = 0) -> bool:
+        """True if whoever enters now makes nobody late, and shows what is true today.
+
+        What was learned in a slow minute, or in an earlier life, may say that not even one fits; with nobody in,
+        nothing would ever be measured that could refute it.
+        """
+        return self.fleet.active + spared == 0
 
     def _memory_obstacle(self, kind: Kind, spared: int) -> Obstacle | None:
         settings, pool = self.settings, self.pool

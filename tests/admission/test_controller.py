@@ -476,3 +476,23 @@ def test_a_decision_is_the_same_work_at_four_thousand_sessions_as_at_four() -> N
         return counted
 
     assert calls(4000) == calls(4) > 10
+
+
+def test_nobody_is_locked_out_by_what_was_learned() -> None:
+    """A state from a slow minute says that not even one call fits: one enters all the same, and the truth shows."""
+    slow = Controller(_settings())
+    for n in (1, 2, 4):
+        for _ in range(50):
+            slow.observe_step(n, 0.3 + 0.01 * n, n, n * 6000.0)
+        slow.tempo.outlook.cost.fit((n, n * 6000.0), 0.0)
+    controller = Controller(_settings(), slow.learned("key"))
+    controller.plan()
+    assert controller.tempo.outlook.capacity < 1
+    assert controller.limit == 1
+    lease = controller.try_admit(0.0, ORDINARY)
+    assert isinstance(lease, Lease)
+    refused = controller.try_admit(5.0, ORDINARY)
+    assert isinstance(refused, Rejection)
+    assert refused.reason == "capacity"
+    controller.release(6.0, lease)
+    assert isinstance(controller.try_admit(7.0, ORDINARY), Lease)
