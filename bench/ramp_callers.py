@@ -1,7 +1,8 @@
 """Callers that come when they are told, stream their frames, and come again when they are turned away.
 
 One asyncio protocol per caller on raw sockets, as in `bench/loadgen.py`: frames are masked once, replies are not read;
-whether they were in time is the server's to say. What a refusal says, and how long it took, is kept.
+whether they were in time is the server's to say. What a refusal says, and how long it took, is kept. They can be told
+to hush: who is in sends nothing, who is not does not ask, and the server has nothing to do.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ import pybase64
 from bench.wsframe import CLOSE, PING, PONG, TEXT, frames, handshake, masked
 
 _RATE = 24_000  # Hz of the pcm16 on the wire
+_EVERYBODY = 1_000_000
+_NAP_S = 0.5  # at most so long until somebody who waits for their time to ask again sees that all should hush
 
 
 @dataclass(slots=True)
@@ -31,13 +34,17 @@ class Seen:
 
 
 class Callers:
-    """The crowd. `grow` adds callers; `leave` ends all calls."""
+    """The crowd. `grow` adds callers; `hush` silences all, `speak` wakes some of them; `leave` ends all calls."""
 
     def __init__(self, port: int, path: str, tick_s: float) -> None:
         self.seen = Seen()
         self.tick_s = tick_s
         self.port = port
         self.leaving = False
+        self.talking = range(_EVERYBODY)  # in the order in which they were added
+        self._waking = asyncio.Event()
+        self._waking.set()
+        self._size = 0
         self._request = handshake("127.0.0.1", port, path, "")
         samples = int(_RATE * tick_s)
         audio = pybase64.b64encode(bytes(range(256)) * (samples * 2 // 256 + 1))
@@ -50,9 +57,25 @@ class Callers:
     def grow(self, count: int, over_s: float) -> None:
         """So many more callers, spread over the next `over_s` seconds."""
         for number in range(count):
-            task = asyncio.ensure_future(self._call(over_s * number / max(1, count)))
+            after_s = over_s * number / max(1, count)
+            task = asyncio.ensure_future(self._call(self._size + number, after_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        self._size += count
+
+    def hush(self) -> None:
+        """Nobody sends or asks, until told to speak."""
+        self.talking = range(0)
+        self._waking.clear()
+
+    def speak(self, first: int = 0, until: int = _EVERYBODY) -> None:
+        """Of those who are in these send, by the order in which they were added; the others may ask."""
+        self.talking = range(first, until)
+        self._waking.set()
+
+    async def woken(self) -> None:
+        """Returns at once, or when the silence is over."""
+        await self._waking.wait()
 
     async def leave(self) -> None:
         """Hang up, all of us."""
@@ -62,20 +85,29 @@ class Callers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _call(self, after_s: float) -> None:
+    async def _call(self, number: int, after_s: float) -> None:
         """Knock until let in, then talk for ever."""
-        await asyncio.sleep(after_s)
+        await self._rest(after_s)
         self.seen.came += 1
         while True:
-            retry_after_s = await self._knock()
+            retry_after_s = await self._knock(number)
             if retry_after_s is None:
                 return
-            await asyncio.sleep(retry_after_s * self._rng.uniform(0.5, 1.5))
+            await self._rest(retry_after_s * self._rng.uniform(0.5, 1.5))
 
-    async def _knock(self) -> float | None:
+    async def _rest(self, seconds: float) -> None:
+        """Sleep so long, not counting the time in which all hush: they would come back all at once."""
+        while seconds > 0:
+            await self.woken()
+            nap_s = min(_NAP_S, seconds)
+            await asyncio.sleep(nap_s)
+            seconds -= nap_s
+        await self.woken()
+
+    async def _knock(self, number: int) -> float | None:
         """Ask once, and talk if let in. Else: seconds after which to come again."""
         loop = asyncio.get_running_loop()
-        call = Call(self._request, self._frame, self)
+        call = Call(self._request, self._frame, self, number)
         try:
             await loop.create_connection(lambda: call, "127.0.0.1", self.port)
             retry_after_s = await call.answered
@@ -92,10 +124,11 @@ class Callers:
 class Call(asyncio.Protocol):
     """One handshake, and the call that may follow."""
 
-    def __init__(self, request: bytes, frame: bytes, crowd: Callers) -> None:
+    def __init__(self, request: bytes, frame: bytes, crowd: Callers, number: int) -> None:
         self._request = request
         self._frame = frame
         self._crowd = crowd
+        self._caller = number
         self._transport: asyncio.Transport | None = None  # None until connected
         self._rest = b""
         self._asked_at = 0.0
@@ -157,13 +190,14 @@ class Call(asyncio.Protocol):
         return False
 
     async def talk(self, phase_s: float) -> None:
-        """A frame per tick, on an absolute grid."""
+        """A frame per tick, on an absolute grid, but for the ticks in which we are silent."""
         start = time.perf_counter() + phase_s
         number = 0
         while self._inside:
             due = start + number * self._crowd.tick_s
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            if self._transport is not None and self._inside:
+            audible = self._caller in self._crowd.talking
+            if audible and self._transport is not None and self._inside:
                 self._transport.write(self._frame)
             number += 1
 

@@ -1,4 +1,4 @@
-"""What a machine holds: fixed fleets at full age, behind a door that lets everybody in."""
+"""What a machine holds at a glance: fixed fleets at full age, behind a door that lets everybody in."""
 
 import asyncio
 

@@ -56,9 +56,10 @@ class Trace:
 
 
 async def watch(port: int, crowd: Callers, trace: Trace) -> None:
-    """Look twice a second, until cancelled."""
+    """Look twice a second while its callers talk, until cancelled."""
     start = time.monotonic()
     while True:
+        await crowd.woken()
         status, body = await asyncio.to_thread(get, port, "/debug/admission")
         if status == 200:
             trace.add(time.monotonic() - start, crowd.seen.came, json.loads(body))
