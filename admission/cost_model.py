@@ -149,11 +149,16 @@ class CostModel:
 
     def coefficients(self) -> tuple[float, float, float, float]:
         """(seconds, per session, per token, per token^CURVE), gain included."""
-        return self.law.coefficients(self.gain if self.gain > _STILL else 1.0)
+        return self.law.coefficients(self.law.theta, self._speed_now)
 
-    def doubt(self, sessions: float, kv_tokens: float) -> float:
-        """Two standard errors of the law at this point, as a share of its value."""
-        return self.law.doubt(self.law.features(sessions, kv_tokens), self.noise)
+    def careful(self, sessions: float, kv_tokens: float) -> tuple[float, float, float, float]:
+        """`coefficients` of the slowest law that is likely, judged by steps like this one."""
+        theta = self.law.careful(self.law.features(sessions, kv_tokens), self.noise)
+        return self.law.coefficients(theta, self._speed_now)
+
+    @property
+    def _speed_now(self) -> float:
+        return self.gain if self.gain > _STILL else 1.0
 
     # -- memory ----------------------------------------------------------------
 

@@ -12,7 +12,8 @@ from admission.tail import TailRatio
 # Where steps vary, hiccups coincide now and then, and a few such moments make all the misses of a run: steady fleets of
 # the scenario `noisy` (`steady_miss` of plants B and F, 250 s) miss more than one tick in a thousand in 8 of 32 runs at
 # 0.98 of the capacity, in 2 at 0.96 and in none at 0.94. Latency is nearly vertical there, so the distance is in load.
-_DOUBT_BY_NOISE, _QUIET = 0.30, 0.08
+_SPARED_BY_NOISE, _QUIET = 0.30, 0.08
+_ROUNDS, _NEAR = 8, 1e-3
 
 
 class Outlook:
@@ -26,7 +27,8 @@ class Outlook:
         self.capacity = (
             inf  # ordinary sessions of today's mix that would fit; no model yet: no bound
         )
-        self.doubt = 0.0  # share added to every projected load
+        self.doubt = 0.0  # how much slower than likely everything is taken to be, a share
+        self._spared = 0.0  # … and how much of that is for hiccups that coincide
         self._target_share = target_share
         self._crowd_share = crowd_share
         self._coefficients = cost.coefficients()
@@ -39,7 +41,7 @@ class Outlook:
         c, longest_s = self._coefficients, self._longest_step(demand.urgency)
         usual = projection.load(c, longest_s, demand.rate, demand.tokens)
         crowded = projection.load(c, 1 / demand.pace, demand.rate, demand.tokens)
-        return max(usual, crowded / self._crowd_share) * (1 + self.doubt)
+        return max(usual, crowded / self._crowd_share) * (1 + self._spared)
 
     def learn(self, ticks: Histogram, demand: Demand, fill: float) -> None:
         """An interval's ticks of a fleet whose windows were filled to this share."""
@@ -57,22 +59,31 @@ class Outlook:
 
     def refresh(self, fleet: Fleet) -> None:
         """After learning: the bounds until the next time."""
-        self._coefficients = self.cost.coefficients()
+        self._coefficients = likely = self.cost.coefficients()
         self._longest.clear()
         if not self.cost.ready:
             self.capacity = inf
             return
         demand = fleet.demand if fleet.active else fleet.with_one(fleet.ordinary)
-        self.doubt = 0.0
-        times = self._times_to_full(demand)
-        held = times * self._longest_step(demand.urgency)
-        self.doubt = self.cost.doubt(held * demand.rate, held * demand.tokens)
-        self.doubt += _DOUBT_BY_NOISE * max(0.0, self.cost.noise - _QUIET)
-        self.capacity = self._times_to_full(demand) * demand.rate / fleet.ordinary.rate
+        self._spared = _SPARED_BY_NOISE * max(0.0, self.cost.noise - _QUIET)
+        # A law of few and young sessions knows next to nothing about many old ones, and may even say that more of them
+        # cost no more. How slow the slowest likely law is, by load, is a convex function, and the law that is slowest
+        # at one load is its tangent there: this is Newton's method, and comes down to the load that just fits.
+        times, step_s, before = self._times_to_full(demand), self._longest_step(demand.urgency), inf
+        for _ in range(_ROUNDS):
+            if abs(times - before) <= _NEAR * times:
+                break
+            held, before = times * step_s, times
+            self._coefficients = self.cost.careful(held * demand.rate, held * demand.tokens)
+            times = self._times_to_full(demand)
+        full = (step_s, times * demand.rate, times * demand.tokens)
+        slower = projection.load(self._coefficients, *full) / projection.load(likely, *full)
+        self.doubt = slower * (1 + self._spared) - 1
+        self.capacity = times * demand.rate / fleet.ordinary.rate
 
     def _times_to_full(self, demand: Demand) -> float:
         """How many fleets like this one would fit, by the usual step and by the crowded one."""
-        more, share = 1 + self.doubt, self._crowd_share
+        more, share = 1 + self._spared, self._crowd_share
         usual, crowded = (
             projection.scale_to_full(
                 tuple(x * factor for x in self._coefficients), step_s, demand.rate, demand.tokens

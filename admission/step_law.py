@@ -54,7 +54,8 @@ class StepLaw:
         self._a = np.zeros((TERMS, TERMS))  # sums over all cells
         self._b: Vector = np.zeros(TERMS)
         self.theta: Vector = self._prior.copy()
-        self._cov: Vector = _inverse(self._ridge)
+        self._precision: Vector = self._ridge
+        self._covariances: dict[bytes, Vector] = {}
         self.weight = 0.0  # samples in all cells
 
     def features(self, sessions: Any, kv_tokens: Any) -> Vector:
@@ -96,15 +97,35 @@ class StepLaw:
             cell.a, cell.b = cell.a / factor**2, cell.b / factor
         self._total()
 
-    def coefficients(self, gain: float) -> tuple[float, float, float, float]:
-        """(seconds, per session, per token, per token^CURVE), where every step takes `gain` times as long."""
-        t, u = self.theta * gain, self._kv_unit
+    def coefficients(self, theta: Vector, gain: float) -> tuple[float, float, float, float]:
+        """(seconds, per session, per token, per token^CURVE) of θ, where every step takes `gain` times as long."""
+        t, u = theta * gain, self._kv_unit
         return float(t[0]), float(t[1]) / _SESSIONS, float(t[2]) / u, float(t[3]) / u**CURVE
 
-    def doubt(self, x: Vector, noise: float) -> float:
-        """Two standard errors at this point, as a share of its value, where steps vary by `noise`."""
-        sd = noise * sqrt(max(0.0, float(x @ self._cov @ x)))
-        return min(2.0, 2.0 * sd / max(1e-9, float(x @ self.theta)))
+    def careful(self, x: Vector, noise: float) -> Vector:
+        """Of all laws that what was seen leaves likely, the θ that is slowest at this point: two standard errors above.
+
+        The end of the confidence ellipsoid in the direction of x, as an upper confidence bound of linear bandits has it
+        (Abbasi-Yadkori, Pál and Szepesvári, NIPS 2011). Where much was seen it is hardly slower.
+        """
+        free = np.ones(TERMS, dtype=bool)
+        for _ in range(TERMS):
+            toward = self._covariance(free) @ x
+            theta: Vector = self.theta + 2 * noise / sqrt(max(1e-300, float(x @ toward))) * toward
+            below = free & (theta < self._floor)
+            if not below.any():
+                return theta
+            free &= ~below  # no such law: those stay as they are
+        return self.theta
+
+    def _covariance(self, free: Mask) -> Vector:
+        """Of these coefficients while the others stay, where steps vary by 1; kept until more is learned."""
+        key = free.tobytes()
+        if key not in self._covariances:
+            found = np.zeros((TERMS, TERMS))
+            found[np.ix_(free, free)] = _inverse(self._precision[np.ix_(free, free)])
+            self._covariances[key] = found
+        return self._covariances[key]
 
     # -- memory ----------------------------------------------------------------
 
@@ -123,7 +144,8 @@ class StepLaw:
             raise ValueError("the remembered cost model is not finite")
         self.theta, self._prior = theta.copy(), theta.copy()
         self._ridge = precision
-        self._cov = _inverse(self._ridge)
+        self._precision = precision
+        self._covariances.clear()
         self._cells.clear()
         self._a, self._b = np.zeros((TERMS, TERMS)), np.zeros(TERMS)
 
@@ -160,7 +182,8 @@ class StepLaw:
                 break
             theta[below] = self._floor[below]
             free &= ~below
-        self.theta, self._cov = theta, _inverse(a)
+        self.theta, self._precision = theta, a
+        self._covariances.clear()
 
 
 def _by_cell(x: Vector) -> list[tuple[tuple[int, int], Mask]]:

@@ -44,10 +44,28 @@ def test_where_steps_vary_the_distance_kept_is_one_in_load() -> None:
     for noise in (0.04, 0.08, 0.18):
         outlook.cost.noise = noise
         outlook.refresh(FLEET)
-        doubts.append(outlook.doubt - outlook.cost.doubt(outlook.capacity, 6000 * outlook.capacity))
-    assert doubts[0] == pytest.approx(0, abs=0.01)
-    assert doubts[1] == pytest.approx(0, abs=0.01)
-    assert 0.025 < doubts[2] < 0.045
+        doubts.append(outlook.doubt)
+    of_the_law = doubts[0] / 0.04  # per noise
+    assert doubts[1] == pytest.approx(0.08 * of_the_law, abs=0.01)
+    kept = (1 + doubts[2]) / (1 + 0.18 * of_the_law) - 1
+    assert kept == pytest.approx(0.03, abs=0.01)
+
+
+def test_a_law_of_few_young_sessions_lets_in_a_few_more() -> None:
+    """Even where its steps happened to fall with load, so that any number seems to cost no more than these."""
+    cost = CostModel(0.2 / 7, 6000)
+    for interval in range(20):
+        for step in range(10):
+            lucky = 1 - 0.02 * (interval + step % 2)
+            cost.add(StepSample(2 + interval // 4, 0.005 * lucky, 100 * (interval + 1)))
+        cost.fit((8, 800 * (interval + 1)), 0.0)
+    assert cost.ready
+    likely = cost.coefficients()
+    assert 0.005 + 1000 * likely[1] + 6_000_000 * likely[2] < 0.2 / 7  # a thousand seem to fit
+    cost.noise = 0.15
+    outlook = Outlook(cost, TailRatio(), 0.95, 0.96)
+    outlook.refresh(FLEET)
+    assert outlook.capacity < 60
 
 
 def test_load_and_capacity_are_two_ways_of_saying_the_same() -> None:

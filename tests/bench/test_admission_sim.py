@@ -11,7 +11,7 @@ from admission.resources import Reading
 from bench.admission import _problems_of, problems, table
 from bench.admission_calibrate import calibrate
 from bench.admission_doors import Baseline, Gradient, Metronome, PerSample, PerWindow, settings_for
-from bench.admission_plant import A, Call, Plant
+from bench.admission_plant import A, Call, M, Plant
 from bench.admission_runs import Row, capacity_of, learned_for, run_case, steady_miss
 from bench.admission_scenarios import SCENARIOS
 from bench.admission_sim import Simulation
@@ -131,6 +131,15 @@ def test_the_controller_neither_over_admits_nor_leaves_the_house_empty(start: st
     assert row.peak_over_capacity <= 1
     assert row.admitted_over_capacity >= 0.7  # a session is six percent of this machine
     assert row.rejected > 0
+
+
+def test_a_lucky_law_of_few_calls_does_not_fill_the_house() -> None:
+    """Its first steps happen to be shorter with more calls in them, as if any number cost the same. It holds 153."""
+    scenario = next(s for s in SCENARIOS if s.name == "noisy")
+    plant = M.noisy()
+    door = Metronome(settings_for(plant))
+    simulation = Simulation(plant, door, scenario.case(plant, 153, 1).callers, 40.0, 1)
+    assert simulation.run().peak <= 153
 
 
 @pytest.mark.slow
