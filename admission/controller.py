@@ -22,10 +22,16 @@ from admission.port import Lease, Reason, Rejection, Request
 from admission.projection import Kind
 from admission.resources import IngestLoad, KvPool, Reading, StallLatch
 from admission.retry import RetryAdvice
-from admission.settings import AdmissionSettings, Quotas
+from admission.settings import AdmissionSettings, Quotas, SessionShape
 from admission.tempo import ROUNDING, Tempo
 
 _PACING = ("join_rate", "probation")
+
+
+def _unmeasured_join_s(shape: SessionShape) -> float:
+    """Until it is measured: a few percent of a tick, and where a tick has many steps no more than a part of one."""
+    longest_step_s = shape.budget_s / (shape.steps_per_tick + 1)
+    return min(0.03 * shape.tick_s, 0.2 * longest_step_s)
 
 
 class Controller:
@@ -40,7 +46,7 @@ class Controller:
         self.ingest = IngestLoad(settings.cores, temper.cpu_share)
         self.stall = StallLatch(temper.stall_hold_s)
         # Engine time of a new session's header.
-        self.join_s = 0.03 * shape.tick_s if learned is None else learned.join_s
+        self.join_s = _unmeasured_join_s(shape) if learned is None else learned.join_s
         self.joins = JoinTokens(temper.min_limit if settings.paced else settings.max_sessions)
         self.probation = Probation(max(temper.probation_s, 5 * shape.tick_s))
         self.retry = RetryAdvice()

@@ -207,8 +207,9 @@ J = Plant(
     convexity=1.3,
 )
 
-# Not looked at; written down before the controller was run on any of them. Four steps per 320 ms that take a good
-# part of their time for audio, two per 100 ms with a small window, twelve per 800 ms with a large one.
+# Written down before the controller was run on any of them; looked at since, for one cold start on M that let in 1.6
+# times what it holds. Four steps per 320 ms that take a good part of their time for audio, two per 100 ms with a small
+# window, twelve per 800 ms with a large one.
 L = Plant(
     "L",
     SimCost(fixed_s=0.007, session_s=5e-5, token_s=3e-5, resident_s=5e-8),
@@ -237,4 +238,33 @@ N = Plant(
     convexity=1.25,
 )
 
-PLANTS = {plant.name: plant for plant in (A, B, C, D, E, F, G, H, I, J, L, M, N)}
+# As these were, after that: one step per 60 ms, twenty per two seconds, eight per 200 ms.
+P = Plant(
+    "P",
+    SimCost(fixed_s=0.002, session_s=3e-5, token_s=4e-6, resident_s=2.4e-7),
+    (Call(0.06, 1, 2),),
+    window=900,
+    header=40,
+    pool_windows=600,
+    convexity=1.15,
+)
+Q = Plant(
+    "Q",
+    SimCost(fixed_s=0.015, session_s=1.2e-4, token_s=8e-6, resident_s=9e-8),
+    (Call(2.0, 20, 60),),
+    window=3000,
+    header=400,
+    pool_windows=300,
+    convexity=1.35,
+)
+R = Plant(
+    "R",
+    SimCost(fixed_s=0.002, session_s=2e-5, token_s=1e-5, resident_s=1.1e-7),
+    (Call(0.2, 8, 6),),
+    window=1800,
+    header=150,
+    pool_windows=300,
+    convexity=1.25,
+)
+
+PLANTS = {plant.name: plant for plant in (A, B, C, D, E, F, G, H, I, J, L, M, N, P, Q, R)}

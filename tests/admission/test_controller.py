@@ -197,6 +197,17 @@ def test_a_state_of_an_engine_that_carried_nobody_can_be_used() -> None:
     assert again.learned("key").capacity == 0
 
 
+def test_long_ticks_do_not_make_for_slow_joins() -> None:
+    """What a header costs is not known yet; that a tick is two seconds of twenty steps does not make it dearer."""
+    rates = [
+        Controller(
+            _settings(shape=replace(SHAPE, tick_s=tick_s, budget_s=tick_s, steps_per_tick=n))
+        ).joins.rate
+        for tick_s, n in ((0.08, 1), (0.2, 6), (1.0, 10), (2.0, 20))
+    ]
+    assert min(rates) > 5
+
+
 def test_joins_are_paced() -> None:
     """Headers of new sessions may take a tenth of the engine's time."""
     controller = _experienced()
