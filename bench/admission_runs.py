@@ -60,11 +60,16 @@ def steady_miss(plant: Plant, sessions: int, seconds: float, seed: int) -> float
     return simulation.run().miss
 
 
-def capacity_of(plant: Plant, seconds: float = 60.0, seeds: int = 2) -> int:
-    """The largest number of sessions, all at full age, that miss at most one tick in a thousand."""
-    seeds *= 3 if plant.spike else 1  # rare hiccups need longer to be seen
+def capacity_of(
+    plant: Plant, seconds: float = 60.0, seeds: int = 2, confirm_s: float = 320.0
+) -> int:
+    """The largest number of sessions, all at full age, that miss at most one tick in a thousand.
 
-    def holds(sessions: int) -> bool:
+    Searched by looks of `seconds`, and confirmed by one of `confirm_s`, as long as a run lasts: where a full house does
+    not come back from a hiccup it takes minutes until the one comes, and then everybody misses.
+    """
+
+    def holds(sessions: int, seconds: float, seeds: int) -> bool:
         misses = [steady_miss(plant, sessions, seconds, 1000 + seed) for seed in range(seeds)]
         return sum(misses) / seeds <= MISS
 
@@ -75,9 +80,12 @@ def capacity_of(plant: Plant, seconds: float = 60.0, seeds: int = 2) -> int:
             min(2 * high, plant.pool_windows) if high < plant.pool_windows else high + 1,
         )
     low //= 2
+    thorough = 3 * seeds if plant.spike else seeds  # rare hiccups need longer to be seen
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        low, high = (middle, high) if holds(middle, seconds, thorough) else (low, middle)
+    while low > 1 and not holds(low, confirm_s, seeds):
+        low -= 1
     return low
 
 

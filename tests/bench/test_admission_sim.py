@@ -11,7 +11,7 @@ from admission.resources import Reading
 from bench.admission import _problems_of, problems, table
 from bench.admission_calibrate import calibrate
 from bench.admission_doors import Baseline, Gradient, Metronome, PerSample, PerWindow, settings_for
-from bench.admission_plant import A, Call, M, Plant
+from bench.admission_plant import A, C, Call, M, Plant
 from bench.admission_runs import Row, capacity_of, learned_for, run_case, steady_miss
 from bench.admission_scenarios import SCENARIOS
 from bench.admission_sim import Simulation
@@ -140,6 +140,24 @@ def test_a_lucky_law_of_few_calls_does_not_fill_the_house() -> None:
     door = Metronome(settings_for(plant))
     simulation = Simulation(plant, door, scenario.case(plant, 153, 1).callers, 40.0, 1)
     assert simulation.run().peak <= 153
+
+
+@pytest.mark.slow
+def test_a_capacity_is_what_does_not_collapse_after_minutes() -> None:
+    """Where a full house does not come back from a hiccup, a look of one minute sees nothing of it."""
+    plant = C.convex()
+    assert steady_miss(plant, 165, 60.0, 1000) <= 0.001
+    assert steady_miss(plant, 165, 320.0, 1000) > 0.1
+    assert capacity_of(plant, seeds=1) == 164
+
+
+@pytest.mark.slow
+def test_a_full_house_comes_back_from_a_hiccup() -> None:
+    """Batches are padded there, which makes some steps longer than the law that was learned says."""
+    scenario = next(s for s in SCENARIOS if s.name == "nonlinear")
+    row = run_case(scenario.case(C.convex(), 164, 21), "metronome", "calibrated", 21)
+    assert row.miss <= 0.001
+    assert 0.95 < row.peak_over_capacity <= 1
 
 
 @pytest.mark.slow
