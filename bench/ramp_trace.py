@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from dataclasses import asdict, dataclass, field
+from math import isnan, nan
 from typing import Any
 
 from bench.ramp_callers import Callers
@@ -24,22 +25,25 @@ class Trace:
     admitted: list[float] = field(default_factory=list)
     limit: list[float] = field(default_factory=list)
     rejected: list[float] = field(default_factory=list)
-    p99_share: list[float] = field(default_factory=list)
+    p99_share: list[float] = field(default_factory=list)  # not a number where no tick was owed
     binding: list[str] = field(default_factory=list)  # the bound that is nearest to refusing
 
     def add(self, now_s: float, offered: int, found: dict[str, Any]) -> None:
         """What /debug/admission said."""
-        p99 = found["recent"]["p99_share"]
+        recent = found["recent"]
+        p99 = recent["p99_share"]
+        share = _TOP if p99 is None else min(_TOP, p99)  # None: infinite
         self.t_s.append(now_s)
         self.offered.append(offered)
         self.admitted.append(found["active"])
         self.limit.append(found["limit"])
         self.rejected.append(found["decisions"]["rejected"])
-        self.p99_share.append(_TOP if p99 is None else min(_TOP, p99))  # None: infinite
+        self.p99_share.append(share if recent["ticks"] else nan)
         self.binding.append(found["binding"])
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Lists by name; None where there is no number."""
+        return {**asdict(self), "p99_share": [None if isnan(x) else x for x in self.p99_share]}
 
     def panels(self) -> Curves:
         """For the plot."""

@@ -196,3 +196,14 @@ def test_every_turn_is_kept(tmp_path: Path) -> None:
     assert [fleet["share"] for fleet in written["turns"]["fixed"]] == list(SHARES)
     assert written["turns"]["fixed"][-1]["missed"] == 1_000
     assert written["reasons"] == {"capacity": 50}
+
+
+def test_there_is_no_latency_where_no_tick_was_owed() -> None:
+    """Between turns: neither zero nor infinite, which is that of ticks that never came."""
+    trace = Trace()
+    for ticks, p99 in ((0, 0.0), (50, 0.4), (50, None)):
+        recent = {"ticks": ticks, "p99_share": p99}
+        decisions = {"rejected": 0}
+        found = {"recent": recent, "active": 5, "limit": 6, "decisions": decisions}
+        trace.add(1.0, 10, {**found, "binding": "model"})
+    assert trace.as_json()["p99_share"] == [None, 0.4, 2.0]
