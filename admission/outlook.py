@@ -13,7 +13,7 @@ from admission.tail import TailRatio
 # the scenario `noisy` (`steady_miss` of plants B and F, 250 s) miss more than one tick in a thousand in 8 of 32 runs at
 # 0.98 of the capacity, in 2 at 0.96 and in none at 0.94. Latency is nearly vertical there, so the distance is in load.
 _SPARED_BY_NOISE, _QUIET = 0.30, 0.08
-_ROUNDS, _NEAR = 8, 1e-3
+_ROUNDS, _NEAR = 8, 1e-3  # of Newton's method: at most; until a load moves by no more than this
 
 
 class Outlook:

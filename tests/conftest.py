@@ -16,7 +16,7 @@ settings.load_profile("metronome")
 def _own_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A cache folder whose weights and tools are the user's, but not what servers have learned of this machine.
 
-    What they learn on cores that run tests would close their own door, and what theirs learned decides no test.
+    What servers learn on cores busy with tests would bound the user's own, and what those learned decides no test.
     """
     weights, ours = embedded_dir(), tmp_path_factory.mktemp("cache")
     theirs = weights.parent

@@ -366,7 +366,7 @@ TestLine.settings = settings(max_examples=60, stateful_step_count=40, deadline=N
 
 
 def test_a_step_costs_the_same_in_a_long_line() -> None:
-    """O(1): ten times as many who wait make coming and going no ten times dearer.
+    """O(1): ten times as many who wait do not make coming and going ten times dearer.
 
     A ratio, because machines differ, and a wide one, because a long line leaves less of a busy machine's caches.
     """
