@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from admission.learned import Learned
 from bench import admission_decision, admission_wall
 from bench.admission_plant import PLANTS, H, I, J, Plant
-from bench.admission_runs import BASELINES, STARTS, Row, capacity_of, run_case
+from bench.admission_runs import BASELINES, STARTS, Row, capacity_of, learned_for, run_case
 from bench.admission_scenarios import SCENARIOS, Scenario
 from bench.kv_output import NoPlot, check_plot, draw
 from bench.report import Figure, Report, at_least, at_most, parser, progress
@@ -40,14 +41,23 @@ class Job:
     start: str
     seed: int
 
+    @property
+    def past(self) -> tuple[str, str, int]:
+        """Jobs of the same one start with the same memory."""
+        return self.plant.name, self.start, self.seed
+
 
 def _capacity(plant: Plant) -> int:
     return capacity_of(plant)
 
 
-def _row(job: Job, capacity: int) -> Row:
+def _learned(job: Job, capacity: int) -> Learned | None:
+    return learned_for(job.plant, capacity, job.start, job.seed)
+
+
+def _row(job: Job, capacity: int, learned: Learned | None) -> Row:
     case = job.scenario.case(job.plant, capacity, job.seed)
-    return run_case(case, job.controller, job.start, job.seed)
+    return run_case(case, job.controller, job.start, job.seed, learned)
 
 
 def jobs(plants: Sequence[Plant], seeds: Sequence[int], baselines: bool) -> Iterator[Job]:
@@ -71,8 +81,15 @@ def run_all(work: Sequence[Job]) -> list[Row]:
         capacities = dict(zip(machines, found, strict=True))
         for name, capacity in capacities.items():
             progress(f"plant {name}: {capacity} sessions")
-        chunk = [capacities[job.plant.name] for job in work]
-        for number, row in enumerate(pool.map(_row, work, chunk), 1):
+        pasts = {job.past: job for job in work if job.start != "cold"}
+        lives = pool.map(
+            _learned, pasts.values(), [capacities[job.plant.name] for job in pasts.values()]
+        )
+        learned = dict(zip(pasts, lives, strict=True))
+        progress(f"{len(learned)} memories")
+        sizes = [capacities[job.plant.name] for job in work]
+        memories = [learned.get(job.past) for job in work]
+        for number, row in enumerate(pool.map(_row, work, sizes, memories), 1):
             rows.append(row)
             if number % 20 == 0:
                 progress(f"{number} of {len(work)} runs")

@@ -10,7 +10,6 @@ from admission.settings import AdmissionSettings
 from bench.admission_doors import settings_for
 from bench.admission_plant import A
 from bench.admission_runs import learned_for
-from bench.admission_scenarios import SCENARIOS
 
 SESSIONS = 4000
 _ROUNDS, _EACH = 20, 200
@@ -20,9 +19,8 @@ _SELDOM = Request(tick_s=10_000.0, steps_per_tick=1, plateau_tokens=100)
 
 def microseconds() -> float:
     """CPU time of one `try_admit` that lets somebody in, median over rounds."""
-    case = SCENARIOS[0].case(A, 10, 1)
     shape = settings_for(A).shape
-    controller = Controller(AdmissionSettings(shape, 100_000), learned_for(case, "calibrated", 1))
+    controller = Controller(AdmissionSettings(shape, 100_000), learned_for(A, 10, "calibrated", 1))
     controller.joins.rate = inf
     now = 0.0
     for _ in range(SESSIONS):

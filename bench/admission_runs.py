@@ -89,24 +89,24 @@ def capacity_of(
     return low
 
 
-def learned_for(case: Case, start: str, seed: int) -> Learned | None:
-    """What the controller starts with."""
-    settings = settings_for(case.plant)
+def learned_for(plant: Plant, capacity: int, start: str, seed: int) -> Learned | None:
+    """What the controller starts with, whatever the scenario."""
+    settings = settings_for(plant)
     if start == "cold":
         return None
     if start == "calibrated":
-        return calibrate(case.plant, settings, 7000 + seed)
+        return calibrate(plant, settings, 7000 + seed)
     # Warm: remembered from one earlier life of this controller, which began cold, on the same plant.
     door = Metronome(settings)
-    when = np.linspace(0, 60, int(2 * case.capacity))
-    Simulation(case.plant, door, [Caller(float(t), np.inf) for t in when], 900.0, 9000 + seed).run()
-    return door.controller.learned(case.plant.name)
+    when = np.linspace(0, 60, int(2 * capacity))
+    Simulation(plant, door, [Caller(float(t), np.inf) for t in when], 900.0, 9000 + seed).run()
+    return door.controller.learned(plant.name)
 
 
-def run_case(case: Case, controller: str, start: str, seed: int) -> Row:
-    """Run it and read the row."""
+def run_case(case: Case, controller: str, start: str, seed: int, learned: Learned | None) -> Row:
+    """Run it and read the row. `learned`: what the controller starts with."""
     if controller == "metronome":
-        door: Any = Metronome(settings_for(case.plant), learned_for(case, start, seed))
+        door: Any = Metronome(settings_for(case.plant), learned)
     else:
         door = BASELINES[controller](case.capacity)
     simulation = Simulation(case.plant, door, case.callers, case.horizon_s, seed, case.faults)

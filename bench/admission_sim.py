@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from admission.port import Lease, Rejection, Request
 from admission.resources import Reading
+from bench import admission_slots as slots
 from bench.admission_plant import HICCUP, Plant
 from bench.admission_terms import BIN_S, Caller, Door, Faults, Floats, Tally
-from engine.staleness import FORGOTTEN, NEWEST, is_hopeless
 
-_INBOX_S = 2.0  # audio that may wait in a session, as in the configurations of full-duplex models
 _RESERVED = 64
 _NOISE_BLOCK = 4096
 
@@ -50,17 +48,9 @@ class Simulation:
         self._order = 0
         self._free: list[int] = []
         self._top = 0  # slots in use are below
-        size = _RESERVED
-        self._ready = np.full(size, np.inf)  # instant its tick's audio is complete; inf: empty slot
-        self._left = np.zeros(size, np.int64)  # steps to go
-        self._steps = np.ones(size, np.int64)
-        self._unread = np.zeros(size, np.int64)  # tokens to prefill with the tick's first step
-        self._prefill = np.zeros(size, np.int64)
-        self._context = np.zeros(size)
-        self._tick = np.ones(size)
-        self._begun = np.zeros(size)  # instant its tick was begun
-        self._usual = np.zeros(size)  # what its ticks take, smoothed
-        self._counted = np.zeros(size, bool)  # the pending tick was already counted as missed
+        self._slots = slots.empty(_RESERVED)
+        self._due = np.empty(_RESERVED, np.int64)  # scratch: who is in the step under way, …
+        self._shares = np.empty(_RESERVED)  # … and the latencies of ticks that end with it
         self._leases: dict[int, Lease] = {}
         self._noise: Floats = np.empty(0)
         self._next_noise = 0
@@ -103,15 +93,23 @@ class Simulation:
         slot = self._free.pop() if self._free else self._new_slot()
         call = plant.calls[(self._kinds - 1) % len(plant.calls)]
         self._leases[slot] = lease
-        self._ready[slot] = self.now + self._rng.uniform(0, call.tick_s)
-        self._left[slot] = self._steps[slot] = call.steps
-        self._prefill[slot] = call.prefill
-        self._unread[slot] = call.prefill + (0 if self.full_age else plant.header)
-        self._context[slot] = plant.window if self.full_age else 0.0
-        self._resident += float(self._context[slot])
-        self._tick[slot] = call.tick_s
-        self._usual[slot] = 0.0
-        self._counted[slot] = False
+        context = plant.window if self.full_age else 0
+        unread = call.prefill + (0 if self.full_age else plant.header)
+        ready = self.now + self._rng.uniform(0, call.tick_s)
+        steps = call.steps
+        self._slots[slot] = (
+            ready,
+            call.tick_s,
+            0.0,
+            0.0,
+            context,
+            steps,
+            steps,
+            unread,
+            call.prefill,
+            False,
+        )
+        self._resident += context
         self.active += 1
         self.tally.admitted += 1
         self.tally.peak = max(self.tally.peak, self.active)
@@ -121,31 +119,17 @@ class Simulation:
             self._at(self.now + caller.lasts_s, self._leave, slot, caller.tenant)
 
     def _leave(self, slot: int, tenant: str) -> None:
-        self._ready[slot] = np.inf
-        self._resident -= float(self._context[slot])
-        self._context[slot] = 0.0
+        self._resident -= float(self._slots["context"][slot])
+        self._slots["ready"][slot], self._slots["context"][slot] = np.inf, 0.0
         self._free.append(slot)
         self.active -= 1
         self.tally.by_tenant[tenant] -= 1
         self._door.release(self.now, self._leases.pop(slot))
 
     def _new_slot(self) -> int:
-        if self._top == len(self._ready):
-            for name in (
-                "ready",
-                "left",
-                "steps",
-                "unread",
-                "prefill",
-                "context",
-                "tick",
-                "begun",
-                "usual",
-                "counted",
-            ):
-                old = getattr(self, f"_{name}")
-                more = np.full(len(old), np.inf if name == "ready" else 0, dtype=old.dtype)
-                setattr(self, f"_{name}", np.concatenate([old, more]))
+        if self._top == len(self._slots):
+            self._slots = np.concatenate([self._slots, slots.empty(self._top)])
+            self._due, self._shares = np.empty(2 * self._top, np.int64), np.empty(2 * self._top)
         self._top += 1
         return self._top - 1
 
@@ -161,11 +145,8 @@ class Simulation:
 
     def _count_overdue(self) -> None:
         """Ticks whose time has passed are missed now, not when they are served at last."""
-        ready, top = self._ready[: self._top], self._top
-        late = (self.now - ready > self._tick[:top]) & ~self._counted[:top]
-        count = int(late.sum())
+        count = slots.count_overdue(self._slots[: self._top], self.now)
         if count:
-            self._counted[:top] |= late
             self._miss(count, owed=count)
             self._waiting_shares.append(np.full(count, np.inf))
 
@@ -185,88 +166,60 @@ class Simulation:
     def run(self) -> Tally:
         while self.now < self._horizon_s:
             self._happen_until(self.now)
-            due = np.flatnonzero(self._ready[: self._top] <= self.now)
-            if due.size == 0:
-                first = self._ready[: self._top].min() if self._top else np.inf
+            count, new, kept = slots.join(self._slots[: self._top], self.now, self._due)
+            if count == 0:
+                first = slots.next_ready(self._slots[: self._top])
                 following = self._events[0][0] if self._events else np.inf
                 self._happen_until(min(first, following, self._horizon_s))
                 continue
-            self._step(due)
+            self._step(self._due[:count], new, kept)
         return self.tally
 
-    def _step(self, due: npt.NDArray[np.int64]) -> None:
+    def _step(self, due: slots.Places, new: int, kept: float) -> None:
+        """`new` tokens to prefill by all who are due, beside the `kept` ones."""
+        if new > self._plant.prefill_budget:
+            due, new, kept = self._within_budget(due)
+        started, resident = self.now, self._resident
+        seconds = self._step_s(due.size, new, kept)
+        self._stepping_since = started
+        self._happen_until(started + seconds)
+        self._stepping_since = None
+        resident, window = self._resident, self._plant.window  # some may have left meanwhile
+        shares = self._shares
+        stepped, grown, ended, missed, skipped, served_s = slots.serve(
+            self._slots, due, window, started, self.now, shares
+        )
+        self._door.step(stepped, seconds, self.active, resident)
+        self._resident += grown
+        self.tally.served_s += served_s
+        self._miss(missed + skipped, owed=ended + skipped)
+        if ended:
+            self._waiting_shares.append(shares[:ended].copy())
+        if skipped:
+            self._waiting_shares.append(np.full(skipped, np.inf))
+
+    def _step_s(self, sessions: int, new: int, kept: float) -> float:
+        """What a step that begins now takes."""
         started, plant = self.now, self._plant
-        self._begun[due[self._left[due] == self._steps[due]]] = started
-        unread = self._unread[due]
-        new = int(unread.sum())
-        if new > plant.prefill_budget:
-            due, new = self._within_budget(due, unread)
-        read = float(self._context[due].sum()) + new
-        seconds = plant.step_s(due.size, new + due.size, read) * self._slowness(started)
+        seconds = plant.step_s(sessions, new + sessions, kept + new) * self._slowness(started)
         if self._resident > plant.pool_windows * plant.window:
             seconds += plant.preempt_s
         seconds *= self._draw()
         if plant.jitter_s:
             seconds = plant.beside_others_s(seconds, started, self._rng.standard_normal())
-        seconds += self._stall(started)
-        self._stepping_since = started
-        self._happen_until(started + seconds)
-        self._stepping_since = None
-        due = due[self._ready[due] <= started]  # those that left meanwhile are gone
-        self._door.step(due.size, seconds, self.active, self._resident)
-        before = self._context[due]
-        after = np.minimum(plant.window, before + self._unread[due] + 1)
-        self._resident += float((after - before).sum())
-        self._context[due] = after
-        self._unread[due] = 0
-        self._left[due] -= 1
-        done = due[self._left[due] <= 0]
-        if done.size:
-            self._finish(done)
+        return seconds + self._stall(started)
 
-    def _within_budget(
-        self, due: npt.NDArray[np.int64], unread: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], int]:
+    def _within_budget(self, due: slots.Places) -> tuple[slots.Places, int, float]:
         """As the planner: earliest deadline first, at least one, and whatever only goes on decoding."""
-        starting = unread > 0
-        order = np.argsort(self._ready[due] + self._tick[due] + np.where(starting, 0.0, -1e9))
-        sums = np.cumsum(unread[order])
+        here = self._slots[due]
+        starting = here["unread"] > 0
+        order = np.argsort(here["ready"] + here["tick_s"] + np.where(starting, 0.0, -1e9))
+        sums = np.cumsum(here["unread"][order])
         fits = sums <= self._plant.prefill_budget
         fits[np.argmax(starting[order])] = True
-        chosen = due[order[fits]]
-        return chosen, int(self._unread[chosen].sum())
-
-    def _finish(self, done: npt.NDArray[np.int64]) -> None:
-        ticks, counted = self._tick[done], self._counted[done]
-        latency = self.now - self._ready[done]
-        late = latency > ticks
-        fresh = ~counted
-        self._miss(int((late & fresh).sum()), owed=int(fresh.sum()))
-        self.tally.served_s += float(ticks[~late].sum())
-        self._waiting_shares.append((latency / ticks)[fresh])
-        self._counted[done] = False
-        self._ready[done] += ticks
-        self._left[done] = self._steps[done]
-        self._unread[done] = self._prefill[done]
-        took = np.minimum(self.now - self._begun[done], ticks)
-        self._usual[done] += NEWEST * (took - self._usual[done])
-        for slot in done[self.now > self._ready[done]]:
-            self._skip(slot)
-
-    def _skip(self, slot: int) -> None:
-        """Leave out what no longer fits into its inbox, and what the engine would not begin any more."""
-        tick_s, usual_s = float(self._tick[slot]), float(self._usual[slot])
-        behind_s = self.now - float(self._ready[slot])
-        skipped = 0
-        while behind_s > _INBOX_S or (behind_s > 0 and is_hopeless(behind_s, usual_s, tick_s)):
-            behind_s -= tick_s
-            usual_s *= 1 - FORGOTTEN
-            skipped += 1
-        if skipped:
-            self._ready[slot] += skipped * tick_s
-            self._usual[slot] = usual_s
-            self._miss(skipped, owed=skipped)
-            self._waiting_shares.append(np.full(skipped, np.inf))
+        chosen = order[fits]
+        new, kept = here["unread"][chosen].sum(), here["context"][chosen].sum()
+        return due[chosen], int(new), float(kept)
 
     def _slowness(self, now: float) -> float:
         for start, end, factor in self._faults.slow:

@@ -126,7 +126,8 @@ def test_the_controller_neither_over_admits_nor_leaves_the_house_empty(start: st
     """A step to twice the capacity of a small machine."""
     scenario = next(s for s in SCENARIOS if s.name == "step")
     capacity = capacity_of(SMALL, seconds=30, seeds=1)
-    row = run_case(scenario.case(SMALL, capacity, 1), "metronome", start, 1)
+    learned = learned_for(SMALL, capacity, start, 1)
+    row = run_case(scenario.case(SMALL, capacity, 1), "metronome", start, 1, learned)
     assert row.miss <= 0.001
     assert row.peak_over_capacity <= 1
     assert row.admitted_over_capacity >= 0.7  # a session is six percent of this machine
@@ -155,7 +156,9 @@ def test_a_capacity_is_what_does_not_collapse_after_minutes() -> None:
 def test_a_full_house_comes_back_from_a_hiccup() -> None:
     """Batches are padded there, which makes some steps longer than the law that was learned says."""
     scenario = next(s for s in SCENARIOS if s.name == "nonlinear")
-    row = run_case(scenario.case(C.convex(), 164, 21), "metronome", "calibrated", 21)
+    plant = C.convex()
+    learned = learned_for(plant, 164, "calibrated", 21)
+    row = run_case(scenario.case(plant, 164, 21), "metronome", "calibrated", 21, learned)
     assert row.miss <= 0.001
     assert 0.95 < row.peak_over_capacity <= 1
 
@@ -165,7 +168,7 @@ def test_windowed_aimd_walks_into_the_wall_of_age() -> None:
     """What the controller is there to prevent: a young fleet says "more" until it is too old."""
     scenario = next(s for s in SCENARIOS if s.name == "ramp")
     capacity = capacity_of(SMALL, seconds=30, seeds=1)
-    row = run_case(scenario.case(SMALL, capacity, 1), "aimd_window", "cold", 1)
+    row = run_case(scenario.case(SMALL, capacity, 1), "aimd_window", "cold", 1, None)
     assert row.peak_over_capacity > 1.1
     assert row.miss > 0.3
 
@@ -191,8 +194,7 @@ def test_a_calibration_finds_nearly_the_capacity() -> None:
 
 def test_a_cold_start_knows_nothing() -> None:
     """No state; the others have one."""
-    case = SCENARIOS[0].case(SMALL, 10, 1)
-    assert learned_for(case, "cold", 1) is None
+    assert learned_for(SMALL, 10, "cold", 1) is None
 
 
 def test_the_production_controller_is_what_is_simulated() -> None:
