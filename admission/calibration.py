@@ -7,8 +7,9 @@ for that load. Whoever has an engine carries the probes out: the server on the r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
+from statistics import mean, median
 
 from admission.controller import Controller
 from admission.cost_model import StepSample
@@ -20,6 +21,7 @@ TICKS_EACH = 4
 _STEP_WEIGHT = 25.0  # of a whole tick among single steps
 _MAX_SOAKS = 10
 _SOAK_S = 12.0
+_PART_S, _CHANGED = 4.0, 1.3
 _CONFIRM_S = 40.0  # rare hiccups of the engine are seen in nothing shorter, …
 _MAX_CONFIRM_S = 120.0
 _QUIET = 0.05  # … and this is for steps that vary by so much; for others in proportion
@@ -45,6 +47,48 @@ class SoakProbe:
 
     sessions: int
     seconds: float
+
+
+@dataclass(slots=True)
+class SoakPart:
+    """A few seconds of one."""
+
+    ticks: Histogram = field(default_factory=Histogram)
+    steps: list[StepSample] = field(default_factory=list)
+
+    @property
+    def is_even(self) -> bool:
+        """The machine had one speed; rare pauses do not count."""
+        seconds = [sample.seconds for sample in self.steps]
+        middle = len(seconds) // 2
+        if not middle:
+            return False
+        before, after = median(seconds[:middle]), median(seconds[middle:])
+        return max(before, after) < _CHANGED * min(before, after)
+
+
+class Soak:
+    """What was seen of a `SoakProbe`, in parts that are short beside the spells in which a machine has one speed.
+
+    Of a soak in which the machine changes its speed the ticks of the slow half would look like a tail of the mean.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[SoakPart] = []
+
+    def part(self, elapsed_s: float) -> SoakPart:
+        """Where to put what is seen so long after its beginning."""
+        while len(self.parts) <= elapsed_s / _PART_S:
+            self.parts.append(SoakPart())
+        return self.parts[-1]
+
+    @property
+    def ticks(self) -> Histogram:
+        """All of them."""
+        whole = Histogram()
+        for part in self.parts:
+            whole.merge(part.ticks)
+        return whole
 
 
 class Calibration:
@@ -107,10 +151,10 @@ class Calibration:
         elif probe.tokens == self._settings.shape.plateau_tokens:
             self._crowd = max(self._crowd, probe.sessions)
 
-    def soaked(self, probe: SoakProbe, ticks: Histogram, steps: Sequence[StepSample]) -> None:
-        """The ticks of a soak and its steps."""
+    def soaked(self, probe: SoakProbe, soak: Soak) -> None:
+        """What was seen of it."""
         self._soaks += 1
-        controller, outlook = self._controller, self._controller.tempo.outlook
+        ticks = soak.ticks
         slowest = ticks.quantile(1 - max(0.001, 5 / max(1, ticks.total)))
         held = ticks.total > 0 and slowest <= _SOUND_SHARE
         if held:
@@ -121,15 +165,19 @@ class Calibration:
             factor = 0.93 if ticks.miss_ratio > _HOPELESS else 0.97
             self._failed = min(self._failed, factor * probe.sessions)
             self.served = min(self.served, int(self._failed))
-        for sample in steps:
+        for part in soak.parts:
+            self._learn(part, probe.sessions, held=held)
+        self._controller.plan()
+
+    def _learn(self, part: SoakPart, sessions: int, *, held: bool) -> None:
+        outlook = self._controller.tempo.outlook
+        for sample in part.steps:
             outlook.cost.add(sample)
-        tokens = probe.sessions * self._settings.shape.plateau_tokens
-        outlook.cost.fit((probe.sessions, tokens), 0.0)
-        if steps and held:  # beyond what holds, ticks are slow for other reasons than chance
-            step_s = sum(sample.seconds for sample in steps) / len(steps)
-            even_share = controller.fleet.ordinary.urgency * step_s
-            outlook.tail.learn(ticks, even_share, outlook.cost.noise)
-        controller.plan()
+        outlook.cost.fit((sessions, sessions * self._settings.shape.plateau_tokens), 0.0)
+        if part.is_even and held:  # beyond what holds, ticks are slow for other reasons than chance
+            step_s = mean(sample.seconds for sample in part.steps)
+            even_share = self._controller.fleet.ordinary.urgency * step_s
+            outlook.tail.learn(part.ticks, even_share, outlook.cost.noise)
 
     def result(self, key: str, join_s: float) -> Learned:
         """What the controller may start from, also if time ran out before `next` had no more to ask."""

@@ -2,13 +2,10 @@
 
     step(n, kv) = gain · law(n, kv)      n sessions in the step, kv tokens read by it
 
-Two time scales. The law (step_law.py) is a regression over what was seen at every load. The gain follows measured/known
-within seconds, where loads are known: a noisy neighbour or a throttled device changes every step by one factor. While
-it is off, known loads stay as they are and new ones are learned as they would be at the usual speed, so that a passing
-fault does not rewrite the law; but not while the gain lags behind, or they would be known wrong by as much, and
-whatever follows be measured against that. What the usual speed is: on a shared machine it changes by a third and by the
-minute, so a third slower is the truth after ten seconds, and faster again only after ten minutes; who is let in for a
-lucky minute is there when it ends. More than a third is a fault, and the truth after two minutes.
+Two time scales. The law (step_law.py) is a regression over what was seen at every load. The gain (regime.py) follows
+measured/known within seconds, where loads are known. While it is off, known loads stay as they are and new ones are
+learned as they would be at the usual speed, so that a passing fault does not rewrite the law; but not while the gain
+lags behind, or they would be known wrong by as much, and whatever follows be measured against that.
 """
 
 from collections import deque
@@ -17,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from admission.regime import Regime
 from admission.step_law import TRUSTED_WEIGHT, Mask, StepLaw, Vector
 
 _ENOUGH = 150.0  # samples until a law without a prior is believed
@@ -24,13 +22,10 @@ _KEPT_SAMPLES = 64  # of one interval
 _NOISE_SAMPLES = 400  # that tell by how much steps vary: a few are alike now and then, and who is let in then stays
 _COARSE = 0.5  # of the longest step: what two steps differ by however short they are
 _OUTLIER = 3.0  # × the median ratio: a step that also read somebody's long header
-_BAND = (0.92, 1.18)  # of the gain: within it the law may follow, …
-_BACK = (0.95, 1.08)  # … and here a change of regime is over
-_STILL = 1.08  # … and below this it is noise, or luck
-_FOLLOWED = 0.05  # the gain has caught up with the speed that it follows
+_FOLLOWS = (0.92, 1.18)  # of the speed: within it the law does
+_STILL = 1.08  # below this gain it is noise, or luck
 _SAME_FLEET = 0.15
-_NEIGHBOUR = 1.35  # slower by no more than this: others on the same machine, who will come again
-_ABSORB_NEIGHBOUR_S, _ABSORB_SLOWER_S, _ABSORB_FASTER_S = 10.0, 120.0, 600.0
+_SMALLER = 0.9  # × as many in a step: not by chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +46,12 @@ class CostModel:
         self.noise = 0.05  # relative standard deviation of one step, …
         self._noise_weight = 30.0  # … and the samples that it rests on
         self.calibrated = False  # the law's prior was measured
-        self.gain = 1.0
-        self.regime_s = 0.0  # how long the gain has been off, …
-        self._neighbour_s = 0.0  # … and no further than a neighbour takes it
+        self.regime = Regime()
         self._samples: list[StepSample] = []
         self._seen = 0
         self._fleets: deque[tuple[float, float]] = deque(maxlen=6)
+        # Which share of this fleet was in a step lately, at the usual speed and where most loads were known.
+        self._crowds: deque[float] = deque(maxlen=6)
         self.median_s = 0.0  # of the last interval with steps
 
     # -- learning ------------------------------------------------------------
@@ -92,44 +87,42 @@ class CostModel:
         kept = ratio <= _OUTLIER * median
         known &= kept
         self._fleets.append(fleet)
-        is_serving = self.ready and interval_s > 0
-        speed = self._speed(ratio, weights, kept, known) if is_serving else None
-        if speed is not None:
-            self._follow(speed, interval_s)
-        if self.regime_s:
-            if speed is not None and known.any() and abs(speed / self.gain - 1) < _FOLLOWED:
+        speed = (
+            self._speed(x, ratio, weights, kept, known) if self.ready and interval_s > 0 else None
+        )
+        factor = self.regime.follow(speed, interval_s) if speed is not None else None
+        if factor is not None:
+            self.law.rescale(factor)
+        if self.regime.lasts_s:
+            if speed is not None and self.regime.has_followed(speed):
                 new = kept & ~known  # what was not known yet is learned at the usual speed
-                self._learn(x[new], y[new] / self.gain, weight)
-        elif speed is None or _BAND[0] < speed < _BAND[1]:
+                self._learn(x[new], y[new] / self.regime.gain, weight)
+        elif speed is None or _FOLLOWS[0] < speed < _FOLLOWS[1]:
             self._learn(x[kept], y[kept], weight)
         spread = _median(np.abs(ratio[kept] / median - 1), weights[kept]) * 1.48
         self._noise_weight = min(_NOISE_SAMPLES, self._noise_weight + len(samples))
         self.noise += len(samples) / self._noise_weight * (min(0.5, max(0.01, spread)) - self.noise)
 
-    def _speed(self, ratio: Vector, weights: Vector, kept: Mask, known: Mask) -> float | None:
+    def _speed(
+        self, x: Vector, ratio: Vector, weights: Vector, kept: Mask, known: Mask
+    ) -> float | None:
         """How many times longer steps took than they should have; None: nobody can tell."""
+        crowd = float(x[:, 1].mean()) / max(1.0, self._fleets[-1][0])
+        same_fleet = self._same_fleet()
+        if not same_fleet:
+            self._crowds.clear()
+        if known.mean() > 0.5 and not self.regime.lasts_s:
+            self._crowds.append(crowd)
         if known.any():
             return float(np.average(ratio[known], weights=weights[known]))
-        if not self._same_fleet():  # the load changed with it: the law is to blame
+        if not same_fleet:  # the load changed with it: the law is to blame
             return None
-        # Everybody is in every step, where nobody ever was: behind, because the engine is slower. Of loads that are
-        # faster than the law says it is the law that is wrong, and a lucky minute is not the reason.
-        return max(1.0, float(np.average(ratio[kept], weights=weights[kept])))
-
-    def _follow(self, ratio: float, interval_s: float) -> None:
-        """Known loads take `ratio` times what they took. Enter, stay in or leave a regime."""
-        self.gain += 0.4 * (min(4.0, max(0.25, ratio)) - self.gain)
-        low, high = _BACK if self.regime_s else _BAND
-        if low < self.gain < high:
-            self.regime_s = self._neighbour_s = 0.0
-            return
-        self.regime_s += interval_s
-        is_neighbour = 1 < self.gain <= _NEIGHBOUR
-        self._neighbour_s = self._neighbour_s + interval_s if is_neighbour else 0.0
-        lasting_s = _ABSORB_SLOWER_S if self.gain > 1 else _ABSORB_FASTER_S
-        if self.regime_s >= lasting_s or self._neighbour_s >= _ABSORB_NEIGHBOUR_S:
-            self.law.rescale(self.gain)  # the new speed is the truth
-            self.gain, self.regime_s, self._neighbour_s = 1.0, 0.0, 0.0
+        speed = float(np.average(ratio[kept], weights=weights[kept]))
+        # Where nobody ever was: more in every step than usual, because the engine is slower, or fewer, because it is
+        # faster (by Little's law as many as begin their tick while a step lasts). Else it is the law that is wrong of
+        # loads that are faster than it says, and a lucky minute is not the reason.
+        usual = float(np.median(self._crowds)) if self._crowds else 0.0
+        return speed if crowd < _SMALLER * usual else max(1.0, speed)
 
     def _same_fleet(self) -> bool:
         (n0, kv0), (n1, kv1) = self._fleets[0], self._fleets[-1]
@@ -158,7 +151,7 @@ class CostModel:
 
     @property
     def _speed_now(self) -> float:
-        return self.gain if self.gain > _STILL else 1.0
+        return self.regime.gain if self.regime.gain > _STILL else 1.0
 
     # -- memory ----------------------------------------------------------------
 

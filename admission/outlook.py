@@ -45,7 +45,7 @@ class Outlook:
 
     def learn(self, ticks: Histogram, demand: Demand, fill: float) -> None:
         """An interval's ticks of a fleet whose windows were filled to this share."""
-        if self.cost.regime_s > 0:  # the engine is slower than it was: that is no tail
+        if self.cost.regime.lasts_s > 0:  # the engine is slower than it was: that is no tail
             self.tail.forget_recent()
         elif self.cost.ready:
             c = self.cost.coefficients()

@@ -103,7 +103,7 @@ class Tempo:
         self.holding = self.aimd.hold(window)
         before = self.aimd.decreases
         self.aimd.update(now, window, fleet.units, quiet=quiet)
-        if self.aimd.decreases > before and not self.outlook.cost.regime_s:
+        if self.aimd.decreases > before and not self.outlook.cost.regime.lasts_s:
             self.evidence.refuted()
         if not fleet.active or not window.last.total:
             return

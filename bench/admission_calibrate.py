@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from admission.calibration import TICKS_EACH, Calibration, SoakProbe, StepProbe
+from admission.calibration import TICKS_EACH, Calibration, Soak, SoakPart, SoakProbe, StepProbe
 from admission.cost_model import StepSample
-from admission.latency_window import Histogram
 from admission.learned import Learned
 from admission.port import Lease, Request
 from admission.settings import AdmissionSettings
@@ -17,16 +16,15 @@ from bench.admission_terms import Caller, Floats
 _SETTLE_S = 2.0
 
 
-class Soak:
+class Watch:
     """A door that lets everybody in and keeps what it is told."""
 
     interval_s = 0.5
     limit = 0.0
 
     def __init__(self) -> None:
-        self.histogram = Histogram()
-        self.steps: list[StepSample] = []
-        self.settled = False
+        self.soak = Soak()
+        self._part = SoakPart()  # what is seen before all is settled is forgotten
 
     def try_admit(self, now: float, request: Request) -> Lease:
         return Lease(request.tenant, now)
@@ -34,16 +32,15 @@ class Soak:
     def release(self, now: float, lease: Lease) -> None: ...
 
     def ticks(self, shares: Floats, missed: int) -> None:
-        if self.settled:
-            for share in shares.tolist():
-                self.histogram.add(share, missed=share > 1)
+        for share in shares.tolist():
+            self._part.ticks.add(share, missed=share > 1)
 
     def step(self, sessions: int, seconds: float, residents: int, tokens: float) -> None:
-        if self.settled:
-            self.steps.append(StepSample(sessions, seconds, tokens * sessions / residents))
+        self._part.steps.append(StepSample(sessions, seconds, tokens * sessions / residents))
 
     def control(self, now: float, reading: object) -> None:
-        self.settled = now >= _SETTLE_S
+        if now >= _SETTLE_S:
+            self._part = self.soak.part(now - _SETTLE_S)
 
 
 def calibrate(plant: Plant, settings: AdmissionSettings, seed: int) -> Learned:
@@ -55,8 +52,7 @@ def calibrate(plant: Plant, settings: AdmissionSettings, seed: int) -> Learned:
         if isinstance(probe, StepProbe):
             calibration.stepped(probe, [_tick_s(plant, probe, rng) for _ in range(TICKS_EACH)])
         else:
-            soak = run_soak(plant, probe, int(rng.integers(2**31)))
-            calibration.soaked(probe, soak.histogram, soak.steps)
+            calibration.soaked(probe, run_soak(plant, probe, int(rng.integers(2**31))))
     return calibration.result(plant.name, plant.cost.token_s * plant.header)
 
 
@@ -70,9 +66,9 @@ def _tick_s(plant: Plant, probe: StepProbe, rng: np.random.Generator) -> float:
 
 
 def run_soak(plant: Plant, probe: SoakProbe, seed: int) -> Soak:
-    soak = Soak()
+    watch = Watch()
     callers = [Caller(0.0, np.inf)] * probe.sessions
-    simulation = Simulation(plant, soak, callers, _SETTLE_S + probe.seconds, seed)
+    simulation = Simulation(plant, watch, callers, _SETTLE_S + probe.seconds, seed)
     simulation.full_age = True
     simulation.run()
-    return soak
+    return watch.soak

@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from admission.calibration import TICKS_EACH, Calibration, SoakProbe, StepProbe
+from admission.calibration import TICKS_EACH, Calibration, Soak, SoakProbe, StepProbe
 from admission.cost_model import StepSample
-from admission.latency_window import Histogram
 from admission.learned import Learned
 from admission.settings import AdmissionSettings
 from engine.clock import Clock
@@ -166,13 +165,13 @@ class Bench:
             talking.cancel()
             await asyncio.gather(talking, return_exceptions=True)
 
-    async def soak(self, probe: SoakProbe, tokens: int) -> tuple[Histogram, list[StepSample]]:
-        """Serve the sessions at their own phases for a while; their ticks and the steps."""
+    async def soak(self, probe: SoakProbe, tokens: int) -> Soak:
+        """Serve the sessions at their own phases for a while."""
         async with self._callers(probe.sessions):
             return await self._soak(probe, tokens)
 
-    async def _soak(self, probe: SoakProbe, tokens: int) -> tuple[Histogram, list[StepSample]]:
-        clock, tick_s, ticks, steps = self.clock, self._tick_s, Histogram(), list[StepSample]()
+    async def _soak(self, probe: SoakProbe, tokens: int) -> Soak:
+        clock, tick_s, soak = self.clock, self._tick_s, Soak()
         start = clock.now()
         due = [start + tick_s * (n * _GOLDEN % 1) for n in range(probe.sessions)]
         busy: set[int] = set()
@@ -182,16 +181,16 @@ class Bench:
                 await clock.sleep_until(min(due))
                 continue
             busy.update(ready)
-            in_step = len(busy)
+            in_step, part = len(busy), soak.part(now - start)
             for number in await self._ticked(ready):
                 share = (clock.now() - due[number]) / tick_s
-                ticks.add(share, missed=share > 1)
+                part.ticks.add(share, missed=share > 1)
                 busy.discard(number)
                 due[number] += tick_s * max(1.0, float(int(share)))
-            steps.append(StepSample(in_step, clock.now() - now, in_step * tokens))
+            part.steps.append(StepSample(in_step, clock.now() - now, in_step * tokens))
         while busy:
             busy.difference_update(await self._ticked(()))
-        return ticks, steps
+        return soak
 
     async def close(self) -> None:
         """Free every context."""
@@ -230,9 +229,9 @@ async def calibrate(bench: Bench, settings: AdmissionSettings, effort: Effort, k
                 _log.info("%s: %.4f s a tick", probe, sorted(seconds)[TICKS_EACH // 2])
             elif effort.soaks and settings.paced:
                 await bench.grow(probe.sessions, shape.plateau_tokens)
-                ticks, steps = await bench.soak(probe, shape.plateau_tokens)
-                calibration.soaked(probe, ticks, steps)
-                _log.info("%s: slowest at %.2f of the budget", probe, ticks.quantile(0.999))
+                soak = await bench.soak(probe, shape.plateau_tokens)
+                calibration.soaked(probe, soak)
+                _log.info("%s: slowest at %.2f of the budget", probe, soak.ticks.quantile(0.999))
             else:
                 break
             await asyncio.sleep(0)

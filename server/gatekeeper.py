@@ -151,7 +151,7 @@ class Gatekeeper:
             shares={bound.name: min(bound.share, 1e6) for bound in found},
             binding=binding(found).name,
             projected_load=outlook.load(controller.fleet.demand),
-            gain=outlook.cost.gain,
+            gain=outlook.cost.regime.gain,
             tail=outlook.tail.known.slowest,
             admitted=controller.decisions["admitted"],
         )

@@ -78,13 +78,13 @@ def test_a_slowdown_moves_the_gain_and_not_the_shape() -> None:
     _serve(model, _law, [(50, 6000.0)] * 8)
     shape = model.law.theta.copy()
     _serve(model, lambda n, kv: 1.6 * _law(n, kv), [(50, 6000.0)] * 20)
-    assert model.gain == pytest.approx(1.6, rel=0.05)
-    assert model.regime_s > 0
+    assert model.regime.gain == pytest.approx(1.6, rel=0.05)
+    assert model.regime.lasts_s > 0
     frozen = [model.law.theta[0], model.law.theta[2]]
     assert frozen == pytest.approx([shape[0], shape[2]], rel=0.25)
     _serve(model, _law, [(50, 6000.0)] * 10)
     assert _predicted(model, 50, 50 * PLATEAU) == pytest.approx(_law(50, 50 * PLATEAU), rel=0.05)
-    assert model.regime_s == 0
+    assert model.regime.lasts_s == 0
 
 
 def test_steps_that_no_law_fits_are_no_change_of_regime() -> None:
@@ -96,7 +96,7 @@ def test_steps_that_no_law_fits_are_no_change_of_regime() -> None:
 
     _serve(model, bent, [(n, 6000.0) for n in (2, 8, 16, 30, 50, 80, 120)] * 3)
     _serve(model, bent, [(2, 6000.0)] * 30)
-    assert model.gain == pytest.approx(1, abs=0.03)
+    assert model.regime.gain == pytest.approx(1, abs=0.03)
     assert bent(100, 6e5) < _predicted(model, 100, 6e5) < 1.15 * bent(100, 6e5)
 
 
@@ -105,7 +105,7 @@ def test_nobody_is_let_in_for_a_lucky_minute() -> None:
     model = CostModel(BUDGET_S, PLATEAU)
     _serve(model, _law, [*GROWING, *[(50, 6000.0)] * 8])
     _serve(model, lambda n, kv: 0.6 * _law(n, kv), [(50, 6000.0)] * 20)
-    assert model.gain == pytest.approx(0.6, rel=0.05)
+    assert model.regime.gain == pytest.approx(0.6, rel=0.05)
     assert _predicted(model, 50, 3e5) == pytest.approx(_law(50, 3e5), rel=0.05)
     _serve(model, lambda n, kv: 1.4 * _law(n, kv), [(50, 6000.0)] * 10)
     assert _predicted(model, 50, 3e5) == pytest.approx(1.4 * _law(50, 3e5), rel=0.05)
@@ -151,10 +151,30 @@ def test_a_regime_ends_where_nothing_known_is_met_again(factor: float) -> None:
     model = CostModel(BUDGET_S, PLATEAU)
     _serve(model, _law, [*GROWING, *[(5, 6000.0)] * 8])
     _serve(model, _at_speed(factor), [(5, 6000.0)] * 10)
-    assert model.regime_s > 0
+    assert model.regime.lasts_s > 0
     _serve(model, _at_speed(0.97), [(120, 6000.0)] * 40)
-    assert model.regime_s == 0
+    assert model.regime.lasts_s == 0
     assert _predicted(model, 120, 7.2e5) == pytest.approx(0.97 * _law(120, 7.2e5), rel=0.05)
+
+
+def test_a_fleet_whose_steps_get_smaller_has_a_faster_engine() -> None:
+    """Its steps shrink with the speed to such as nobody met; what those take now says nothing about larger ones."""
+    model = CostModel(BUDGET_S, PLATEAU)
+    rng = np.random.default_rng(5)
+
+    def interval(speed: float, sessions: int) -> None:
+        for _ in range(40):
+            n = round(sessions * rng.uniform(0.9, 1.1))
+            seconds = speed * _law(n, n * PLATEAU) * float(np.exp(rng.normal(0, 0.05)))
+            model.add(StepSample(n, seconds, n * PLATEAU))
+        model.fit((130, 130 * PLATEAU), 0.5)
+
+    for _ in range(40):
+        interval(1.0, 60)
+    for _ in range(80):
+        interval(0.8, 30)
+    assert model.regime.gain < 0.9
+    assert _predicted(model, 60, 60 * PLATEAU) == pytest.approx(_law(60, 60 * PLATEAU), rel=0.03)
 
 
 def test_what_is_measured_outside_of_time_is_learned_whatever_it_says() -> None:
@@ -184,8 +204,8 @@ def test_a_slowdown_that_stays_is_absorbed() -> None:
     model = CostModel(BUDGET_S, PLATEAU)
     _serve(model, _law, [*GROWING, *[(50, 6000.0)] * 8])
     _serve(model, _at_speed(1.6), [(50, 6000.0)] * 260)
-    assert model.regime_s == 0
-    assert model.gain == pytest.approx(1, rel=0.1)
+    assert model.regime.lasts_s == 0
+    assert model.regime.gain == pytest.approx(1, rel=0.1)
     assert _predicted(model, 50, 3e5) == pytest.approx(1.6 * _law(50, 3e5), rel=0.05)
 
 
@@ -248,7 +268,7 @@ def test_nothing_new_is_learned_while_the_speed_changes() -> None:
         interval(1.0, 20, 40, 70)
     for _ in range(20):
         interval(1.0, 70)
-    assert model.gain == pytest.approx(1, abs=0.03)
+    assert model.regime.gain == pytest.approx(1, abs=0.03)
     assert _predicted(model, 70, 70 * PLATEAU) == pytest.approx(_law(70, 70 * PLATEAU), rel=0.03)
 
 

@@ -109,12 +109,12 @@ def test_a_slow_engine_is_no_tail() -> None:
     late = Histogram()
     for _ in range(2000):
         late.add(0.95, missed=False)
-    outlook.cost.regime_s = 1.0
+    outlook.cost.regime.lasts_s = 1.0
     before = outlook.tail.known
     for _ in range(20):
         outlook.learn(late, demand_of([(FLEET.ordinary, 50)]), 1.0)
     assert outlook.tail.known == before
-    outlook.cost.regime_s = 0.0
+    outlook.cost.regime.lasts_s = 0.0
     for _ in range(20):
         outlook.learn(late, demand_of([(FLEET.ordinary, 50)]), 1.0)
     assert outlook.tail.known.slowest > before.slowest

@@ -11,7 +11,7 @@ from admission.resources import Reading
 from bench.admission import _problems_of, problems, table
 from bench.admission_calibrate import calibrate
 from bench.admission_doors import Baseline, Gradient, Metronome, PerSample, PerWindow, settings_for
-from bench.admission_plant import A, C, Call, M, Plant
+from bench.admission_plant import A, C, Call, L, M, Plant
 from bench.admission_runs import Row, capacity_of, learned_for, run_case, steady_miss
 from bench.admission_scenarios import SCENARIOS
 from bench.admission_sim import Simulation
@@ -161,6 +161,20 @@ def test_a_full_house_comes_back_from_a_hiccup() -> None:
     row = run_case(scenario.case(plant, 164, 21), "metronome", "calibrated", 21, learned)
     assert row.miss <= 0.001
     assert 0.95 < row.peak_over_capacity <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("plant", "capacity"), [(L.two_speeds(), 139), (M.two_speeds(), 135)])
+def test_a_machine_that_changed_its_speed_while_it_was_calibrated(
+    plant: Plant, capacity: int
+) -> None:
+    """The house is neither left empty for a tail that was none (L) nor filled for the fast minutes (M)."""
+    scenario = next(s for s in SCENARIOS if s.name == "two_speeds")
+    learned = learned_for(plant, capacity, "calibrated", 3)
+    row = run_case(scenario.case(plant, capacity, 3), "metronome", "calibrated", 3, learned)
+    assert row.miss <= 0.001
+    assert row.peak_over_capacity <= 1
+    assert row.admitted_over_capacity >= 0.85
 
 
 @pytest.mark.slow
