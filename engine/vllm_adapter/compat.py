@@ -27,6 +27,7 @@ from engine.vllm_adapter.environment import (
     check_runner,
     check_version,
 )
+from engine.vllm_adapter.llvmlite_handle import hide_dunder_names
 from engine.vllm_adapter.mrope import sequential_positions
 from engine.vllm_adapter.multimodal import (
     FeatureTranslator,
@@ -271,6 +272,7 @@ def _build(settings: VllmSettings) -> Any:
         **engine_arguments(settings.images),
     )
     bypass_processors()
+    hide_dunder_names()
     if settings.is_local:
         do_without_torchvision(Path(settings.model))
     try:
